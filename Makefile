@@ -1,0 +1,55 @@
+# `make` alone lists the targets; each `##` comment is a line of that list.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+# Spark's Python workers must be this environment's interpreter, else they find no pyarrow.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+# A machine's own name may not resolve; one machine is all that is used here.
+export SPARK_LOCAL_IP := 127.0.0.1
+# Another Spark on this machine must not take the place of the one that setup.cfg pins.
+unexport SPARK_HOME
+
+.PHONY: help java setup demo test lint check bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s  %s\n", $$1, $$2}' Makefile
+
+setup: java .venv/.setup ## make .venv with absflow and its tools (again when setup.cfg changed)
+
+demo: setup ## run the flights job on this machine
+	@$(BIN)/spark-submit --properties-file conf/flights.conf jobs/flights.py
+
+test: setup ## run all tests
+	@$(BIN)/python -m pytest
+
+lint: setup ## ruff, mypy, direction of imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo --cache-dir .cache/import_linter
+
+check: lint ## lint, and the tests that need no JVM: run it before every commit
+	@$(BIN)/python -m pytest -m "not spark"
+
+bench: setup ## run each program in benchmarks/
+	@set -e; for program in benchmarks/*.py; do echo "== $$program"; $(BIN)/python $$program; done
+
+clean: ## delete caches and what Spark left behind (.venv stays)
+	@rm -rf .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	@rm -rf build dist *.egg-info spark-warehouse metastore_db derby.log artifacts
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+java:
+	@sh .ci/java_check.sh
+
+# The stamp is written last, so that a setup that failed is done again.
+.venv/.setup: setup.cfg setup.py | java
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { echo \
+	  "found $$({ $(PYTHON) --version || echo nothing; } 2>&1 | tail -n 1) ('$(PYTHON)'); absflow needs Python 3.10 or newer: make setup PYTHON=/path/to/python3" \
+	  >&2; exit 1; }
+	@echo "setting up .venv ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 -e '.[dev,flights]'
+	@touch $@

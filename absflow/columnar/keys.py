@@ -1,0 +1,204 @@
+"""Keys: which key group a key belongs to, and where a key stands in a table of keys.
+
+The hash is part of the storage format: state and pages of a job are spread by it. It depends on
+the values of the key columns only (not on Spark, on the process, or on the width of an integer)
+and is pinned by test vectors.
+
+``hash64`` of one value: integers, dates (days), timestamps (microseconds UTC) and booleans are one
+64-bit word; a decimal is the two words of its unscaled 128-bit value; strings (UTF-8) and binary
+are zero-padded to 64-bit little-endian words and start from their length; null is a fixed word.
+Words are folded with the finaliser of SplitMix64 (Steele, Lea, Flood 2014), columns in key order
+likewise. The key group is the hash modulo the number of key groups (Flink: murmur hash modulo the
+maximum parallelism).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from absflow.errors import GraphError
+
+__all__ = ["check_key_type", "factorize", "hash64", "key_groups", "locate"]
+
+_SEED = np.uint64(0x9E3779B97F4A7C15)
+_NULL = np.uint64(0xD1B54A32D192ED03)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+Codes = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
+
+
+def check_key_type(name: str, type_: pa.DataType) -> None:
+    """Refuse a key column whose values cannot be hashed to the same group for ever.
+
+    Raises:
+        GraphError: for floats (0.0, -0.0 and NaN have no one hash) and nested types.
+    """
+    allowed = (
+        pa.types.is_integer,
+        pa.types.is_boolean,
+        pa.types.is_date32,
+        pa.types.is_timestamp,
+        pa.types.is_decimal128,
+        _is_bytes,
+    )
+    if not any(test(type_) for test in allowed):
+        raise GraphError(
+            f"key column {name!r} has type {type_}, but a key is made of string, integer, date, "
+            "timestamp, boolean, decimal and binary columns; cast it to one of these"
+        )
+
+
+def key_groups(columns: Sequence[pa.Array], groups: int) -> npt.NDArray[np.int32]:
+    """The key group of every row.
+
+    Args:
+        columns: the key columns, each of n values; order matters.
+        groups: how many key groups there are.
+
+    Returns:
+        n numbers in [0, groups).
+
+    >>> key_groups([pa.array(["N14228", None])], 128).tolist()
+    [35, 22]
+    """
+    return (hash64(columns) % np.uint64(groups)).astype(np.int32)
+
+
+def hash64(columns: Sequence[pa.Array]) -> Hashes:
+    """The 64-bit hash of every row over ``columns``; see the module for its definition."""
+    result = np.full(len(columns[0]), _SEED, dtype=np.uint64)
+    for column in columns:
+        result = _mix(result ^ _hash_column(_flat(column)))
+    return result
+
+
+def _mix(words: Hashes) -> Hashes:
+    words = words + _SEED
+    words = (words ^ (words >> np.uint64(30))) * _MIX_1
+    words = (words ^ (words >> np.uint64(27))) * _MIX_2
+    return words ^ (words >> np.uint64(31))
+
+
+def _hash_column(column: pa.Array) -> Hashes:
+    if _is_bytes(column.type):
+        hashes = _hash_bytes(column)
+    elif pa.types.is_decimal128(column.type):
+        words = _words(column, 2 * column.offset, 2 * len(column)).view(np.uint64).reshape(-1, 2)
+        hashes = _mix(_mix(words[:, 0]) ^ words[:, 1])
+    else:
+        hashes = _mix(_integers(column).view(np.uint64))
+    if column.null_count:
+        hashes = np.where(column.is_null().to_numpy(zero_copy_only=False), _NULL, hashes)
+    return hashes
+
+
+def _integers(column: pa.Array) -> npt.NDArray[np.int64]:
+    if pa.types.is_date32(column.type):
+        column = column.cast(pa.int32())
+    elif pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+    values: npt.NDArray[np.int64] = (
+        pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    )
+    return values
+
+
+def _hash_bytes(column: pa.Array) -> Hashes:
+    """Hash variable-length values, all of one word count at a time."""
+    large = pa.large_binary()
+    column = column.cast(pa.large_string() if not pa.types.is_binary(column.type) else large)
+    offsets = _words(column, column.offset, len(column) + 1)
+    data = np.frombuffer(column.buffers()[2] or b"", dtype=np.uint8)
+    lengths = np.diff(offsets)
+    counts = (lengths + 7) // 8
+    hashes = _mix(lengths.astype(np.uint64))
+    for count in np.unique(counts[counts > 0]):
+        rows = np.flatnonzero(counts == count)
+        index = offsets[rows, None] + np.arange(count * 8)
+        inside = index < offsets[rows + 1, None]
+        padded = np.where(inside, data[np.minimum(index, len(data) - 1)], 0).astype(np.uint8)
+        words = np.ascontiguousarray(padded).view(np.dtype("<u8"))
+        folded = hashes[rows]
+        for position in range(count):
+            folded = _mix(folded ^ words[:, position])
+        hashes[rows] = folded
+    return hashes
+
+
+def _words(column: pa.Array, start: int, count: int) -> Codes:
+    """``count`` 64-bit words of the column's values (or offsets), from word ``start`` on."""
+    buffer = column.buffers()[1]
+    if buffer is None:
+        return np.zeros(count, dtype=np.int64)
+    return np.frombuffer(buffer, dtype="<i8", count=count, offset=start * 8)
+
+
+def _is_bytes(type_: pa.DataType) -> bool:
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary)
+    return any(test(type_) for test in tests) or pa.types.is_large_binary(type_)
+
+
+def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    return column
+
+
+def factorize(keys: pa.Table) -> tuple[Codes, pa.Table]:
+    """Number the distinct keys in the order of their first row.
+
+    Args:
+        keys: n rows of key columns; nulls are values like any other.
+
+    Returns:
+        n codes in [0, k), and the k distinct keys in the order of their codes.
+
+    >>> codes, unique = factorize(pa.table({"k": ["b", "a", "b"]}))
+    >>> codes.tolist(), unique["k"].to_pylist()
+    ([0, 1, 0], ['b', 'a'])
+    """
+    if keys.num_columns == 1:
+        encoded = _flat(keys.column(0)).dictionary_encode(null_encoding="encode")
+        codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        return codes, pa.table([encoded.dictionary], schema=keys.schema)
+    encoded = pa.array(_combined([keys])[0]).dictionary_encode()
+    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    first = np.empty(len(encoded.dictionary), dtype=np.int64)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    return codes, keys.take(pa.array(first))
+
+
+def locate(keys: pa.Table, among: pa.Table) -> Codes:
+    """For every row of ``keys`` its row in ``among`` (the first, if there are several), else -1."""
+    if keys.num_columns == 1:
+        needles, haystack = _flat(keys.column(0)), _flat(among.column(0))
+    else:
+        needles, haystack = (pa.array(c) for c in _combined([keys, among]))
+    found = pc.index_in(needles, value_set=haystack)
+    rows: Codes = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return rows
+
+
+def _combined(tables: Sequence[pa.Table]) -> list[Codes]:
+    """One code per row such that rows of all tables are equal exactly if their codes are."""
+    sizes = [table.num_rows for table in tables]
+    result = np.zeros(sum(sizes), dtype=np.int64)
+    for number in range(tables[0].num_columns):
+        both = _flat(
+            pa.chunked_array(
+                [c for t in tables for c in t.column(number).chunks],
+                type=tables[0].schema.field(number).type,
+            )
+        )
+        encoded = both.dictionary_encode(null_encoding="encode")
+        codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        # Renumbered after each column, so that the product stays below rows x rows.
+        result = np.unique(result * max(len(encoded.dictionary), 1) + codes, return_inverse=True)[1]
+    return np.split(result, np.cumsum(sizes)[:-1])

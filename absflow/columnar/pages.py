@@ -1,0 +1,336 @@
+"""Pages: how rows, barriers and state travel between a shuffle and a stage.
+
+A page is one row of :data:`PAGE_SCHEMA`, whatever it carries; users never see one. Data travels as
+one DATA page per key group (and epoch) instead of one row per row: the shuffle then sorts and
+copies a few hundred rows per batch, and nothing is ever converted to Python objects.
+
+A payload is an Arrow IPC record batch message (without its schema, which both ends know from the
+job's declaration) behind eight bytes: ``AF``, the format version, a spare byte, and the CRC-32 of
+the message. The checksum is there because a flipped bit in an Arrow buffer decodes to other values
+without any error.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from absflow.columnar.keys import key_groups
+from absflow.errors import PageCorruptError
+
+__all__ = [
+    "CHANNEL_FIELDS",
+    "ORDER_FIELDS",
+    "PAGE_SCHEMA",
+    "Packer",
+    "Page",
+    "PageKind",
+    "channel_schema",
+    "decode",
+    "encode",
+    "page_batch",
+    "pages_of",
+    "unpack",
+]
+
+
+class PageKind(Enum):
+    """The kinds of page (the *typed rows*)."""
+
+    DATA = "DATA"
+    BARRIER = "BARRIER"
+    ABORT = "ABORT"
+    END = "END"
+    STATE = "STATE"
+    REPORT = "REPORT"
+
+
+PAGE_SCHEMA = pa.schema(
+    [
+        pa.field("key_group", pa.int32()),
+        pa.field("kind", pa.string()),
+        pa.field("input", pa.string()),
+        # BARRIER, ABORT, STATE: the checkpoint. DATA: the epoch, 0 if the stage is to assign it.
+        pa.field("checkpoint_id", pa.int64()),
+        pa.field("base_id", pa.int64()),
+        pa.field("completed_id", pa.int64()),
+        pa.field("triggered_ms", pa.int64()),
+        pa.field("seq", pa.int64()),
+        pa.field("rows", pa.int64()),
+        pa.field("payload", pa.binary()),
+    ]
+)
+
+# A channel's rows have these columns before their own. `_seq` counts within (batch, key group), so
+# (`_seq`, `_key_group`) is a total order of a channel's rows that a retried batch repeats.
+CHANNEL_FIELDS = (
+    pa.field("_epoch", pa.int64()),
+    pa.field("_seq", pa.int64()),
+    pa.field("_key_group", pa.int32()),
+    pa.field("_kind", pa.string()),
+    pa.field(
+        "_barrier",
+        pa.struct(
+            [
+                pa.field("base_id", pa.int64()),
+                pa.field("completed_id", pa.int64()),
+                pa.field("triggered_ms", pa.int64()),
+            ]
+        ),
+    ),
+)
+ORDER_FIELDS = CHANNEL_FIELDS[1:3]
+_SEQ_BITS = 31
+_HEADER = struct.Struct("<2sBxI")
+_MAGIC, _VERSION = b"AF", 1
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page; the fields are the columns of :data:`PAGE_SCHEMA`."""
+
+    key_group: int
+    kind: PageKind
+    input: str = ""
+    checkpoint_id: int = 0
+    base_id: int = 0
+    completed_id: int = 0
+    triggered_ms: int = 0
+    seq: int = 0
+    rows: int = 0
+    payload: bytes = b""
+
+    def as_row(self) -> tuple[object, ...]:
+        """The values in the order of :data:`PAGE_SCHEMA`."""
+        return (
+            self.key_group,
+            self.kind.value,
+            self.input,
+            self.checkpoint_id,
+            self.base_id,
+            self.completed_id,
+            self.triggered_ms,
+            self.seq,
+            self.rows,
+            self.payload,
+        )
+
+
+def encode(table: pa.Table | pa.RecordBatch) -> bytes:
+    """The payload of ``table``; its schema is not part of it."""
+    batch = _one_batch(table)
+    message = batch.serialize()
+    header = _HEADER.pack(_MAGIC, _VERSION, zlib.crc32(message))
+    return header + bytes(message)
+
+
+def decode(payload: bytes, schema: pa.Schema, what: str) -> pa.RecordBatch:
+    """The record batch in ``payload``.
+
+    Args:
+        payload: what :func:`encode` made of a table with ``schema``.
+        schema: the schema it was encoded with.
+        what: names the page in the error.
+
+    Raises:
+        PageCorruptError: if the bytes are not what was encoded.
+    """
+    if len(payload) < _HEADER.size:
+        raise PageCorruptError(_corrupt(what, f"only {len(payload)} bytes"))
+    magic, version, expected = _HEADER.unpack_from(payload)
+    if magic != _MAGIC or version != _VERSION:
+        raise PageCorruptError(_corrupt(what, f"header {payload[:4]!r}"))
+    message = memoryview(payload)[_HEADER.size :]
+    seen = zlib.crc32(message)
+    if seen != expected:
+        raise PageCorruptError(_corrupt(what, f"checksum {seen:08x} where {expected:08x} is due"))
+    return pa.ipc.read_record_batch(pa.py_buffer(message), schema)
+
+
+def _corrupt(what: str, seen: str) -> str:
+    return (
+        f"{what} is corrupt: {seen}; expected a page of format {_VERSION}. The batch is not "
+        "committed; if a restart shows the same page, restore the job from its last checkpoint"
+    )
+
+
+def pages_of(table: pa.Table | pa.RecordBatch) -> list[Page]:
+    """The rows of a table with :data:`PAGE_SCHEMA` as pages."""
+    columns = [table.column(field.name).to_pylist() for field in PAGE_SCHEMA]
+    return [Page(row[0], PageKind(row[1]), *row[2:]) for row in zip(*columns, strict=True)]
+
+
+def page_batch(pages: Sequence[Page]) -> pa.RecordBatch:
+    """The inverse of :func:`pages_of`."""
+    columns = list(zip(*(page.as_row() for page in pages), strict=True)) or [()] * len(PAGE_SCHEMA)
+    arrays = [pa.array(c, type=f.type) for c, f in zip(columns, PAGE_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=PAGE_SCHEMA)
+
+
+def channel_schema(output: pa.Schema) -> pa.Schema:
+    """The schema of the channel of a stage whose output is ``output``."""
+    return pa.schema([*CHANNEL_FIELDS, *output])
+
+
+@dataclass(frozen=True, slots=True)
+class Packer:
+    """Packs the rows of one input into pages, before the shuffle.
+
+    Attributes:
+        input: the input's name.
+        schema: the columns that the stage declared for it.
+        keys: its key columns; empty means that rows stay together by partition (forwarding).
+        key_groups: how many there are; a control row becomes one page for each.
+        root: whether the rows come from a source (no epoch) rather than a channel.
+        flush_rows: pages are cut after about so many rows, which bounds memory.
+    """
+
+    input: str
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    key_groups: int
+    root: bool
+    flush_rows: int = 262_144
+
+    def pack(self, batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
+        """The pages of one partition's rows.
+
+        Args:
+            batches: the rows, in order.
+            partition: the partition's number in the batch, part of each page's ``seq``.
+        """
+        number = 0
+        for table in _gathered(batches, self.flush_rows):
+            pages = list(self._pages(table, partition, number))
+            number += len(pages)
+            if pages:
+                yield page_batch(pages)
+
+    def _pages(self, table: pa.Table, partition: int, number: int) -> Iterator[Page]:
+        if not self.root:
+            is_data = pc.equal(table["_kind"], PageKind.DATA.value)
+            yield from self._control(table.filter(pc.invert(is_data)))
+            table = table.filter(is_data)
+        if not table.num_rows:
+            return
+        columns = [table[field.name].cast(field.type) for field in self.schema]
+        rows = pa.table(columns, schema=self.schema)
+        if self.keys:
+            groups = key_groups([rows[k] for k in self.keys], self.key_groups)
+        else:
+            groups = np.full(rows.num_rows, partition % self.key_groups, dtype=np.int32)
+        epochs = np.zeros(rows.num_rows, dtype=np.int64)
+        if not self.root:
+            epochs = table["_epoch"].to_numpy().astype(np.int64)
+            for field in ORDER_FIELDS:
+                rows = rows.append_column(field, table[field.name])
+        for epoch, group, batch in _split(rows, epochs, groups):
+            number += 1
+            yield Page(
+                key_group=group,
+                kind=PageKind.DATA,
+                input=self.input,
+                checkpoint_id=epoch,
+                seq=(partition << 32) + number,
+                rows=batch.num_rows,
+                payload=encode(batch),
+            )
+
+    def _control(self, table: pa.Table) -> Iterator[Page]:
+        for row in table.select([field.name for field in CHANNEL_FIELDS]).to_pylist():
+            barrier = row["_barrier"] or dict.fromkeys(("base_id", "completed_id", "triggered_ms"))
+            for group in range(self.key_groups):
+                yield Page(
+                    key_group=group,
+                    kind=PageKind(row["_kind"]),
+                    input=self.input,
+                    checkpoint_id=row["_epoch"],
+                    base_id=barrier["base_id"] or 0,
+                    completed_id=barrier["completed_id"] or 0,
+                    triggered_ms=barrier["triggered_ms"] or 0,
+                )
+
+    def page_schema(self) -> pa.Schema:
+        """The schema of the payloads this packer writes."""
+        return self.schema if self.root else pa.schema([*self.schema, *ORDER_FIELDS])
+
+
+def unpack(
+    pages: Iterable[pa.RecordBatch], output: pa.Schema, batch_id: int | None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of DATA pages, after the stage.
+
+    Args:
+        pages: batches of pages; other kinds are passed over.
+        output: the schema of their rows.
+        batch_id: to get rows of the stage's channel; None to get the bare rows.
+    """
+    for batch in pages:
+        data = batch.filter(pc.equal(batch.column("kind"), PageKind.DATA.value))
+        for page in pages_of(data):
+            rows = decode(page.payload, output, f"output page of key group {page.key_group}")
+            if batch_id is None:
+                yield rows
+                continue
+            count = rows.num_rows
+            # `seq` of an output page is the number of rows the key group emitted before it.
+            order = (batch_id << _SEQ_BITS) + page.seq + np.arange(count, dtype=np.int64)
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array(np.full(count, page.checkpoint_id, dtype=np.int64)),
+                    pa.array(order),
+                    pa.array(np.full(count, page.key_group, dtype=np.int32)),
+                    pa.array([PageKind.DATA.value] * count, type=pa.string()),
+                    pa.nulls(count, CHANNEL_FIELDS[4].type),
+                    *rows.columns,
+                ],
+                schema=channel_schema(output),
+            )
+
+
+def _gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """Tables of about ``rows`` rows each: Spark hands out 10,000 at a time, too few for a page."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        waiting.append(batch)
+        count += batch.num_rows
+        if count >= rows:
+            yield pa.Table.from_batches(waiting)
+            waiting, count = [], 0
+    if count:
+        yield pa.Table.from_batches(waiting)
+
+
+def _split(
+    rows: pa.Table, epochs: npt.NDArray[np.int64], groups: npt.NDArray[np.int32]
+) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+    """Cut into runs of equal (epoch, key group); the order of rows within a run is kept."""
+    first_epoch = int(epochs.min())
+    code = (epochs - first_epoch) * (int(groups.max()) + 1) + groups
+    # A radix sort, for the codes of nearly all batches are small.
+    order = np.argsort(code.astype(np.uint16) if code.max() < 65_536 else code, kind="stable")
+    batch = _one_batch(rows.take(pa.array(order)))
+    code = code[order]
+    edges = np.flatnonzero(np.diff(code)) + 1
+    for start, stop in zip([0, *edges], [*edges, len(code)], strict=True):
+        at = order[start]
+        yield int(epochs[at]), int(groups[at]), batch.slice(start, stop - start)
+
+
+def _one_batch(table: pa.Table | pa.RecordBatch) -> pa.RecordBatch:
+    if isinstance(table, pa.RecordBatch):
+        return table
+    columns = [
+        column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        for column in table.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=table.schema)

@@ -1,0 +1,414 @@
+"""One key group of a stage in one micro-batch: pages in, pages out, state to state.
+
+This is the whole of a stage's work, without Spark: decode the pages, let the alignment machine
+decide, run the user's function over whole tables, encode. What the pages travel on (a shuffle, a
+channel, a direct edge) is not known here.
+
+Order of work. The control rows of the batch are given to the alignment machine first; they are the
+same for every key group, so every key group comes to the same actions. For each snapshot n it then
+processes every page with epoch <= n, snapshots, and forwards n; at last it processes what the
+gates of its inputs let through and holds the rest. Pages are sorted by (epoch, input, seq) first,
+for Spark keeps no order inside a micro-batch and a retried task may see another one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from absflow.columnar.pages import (
+    ORDER_FIELDS,
+    PAGE_SCHEMA,
+    Page,
+    PageKind,
+    decode,
+    encode,
+    page_batch,
+    pages_of,
+)
+from absflow.columnar.process import Call, Frames, Process, call
+from absflow.columnar.state import KeyedState, snapshot_schema, state_schema
+from absflow.errors import PageCorruptError
+from absflow.protocol import alignment
+from absflow.protocol.alignment import (
+    AbortArrived,
+    Alignment,
+    Barrier,
+    BarrierArrived,
+    EndStage,
+    Ignore,
+    InputEnded,
+    TakeSnapshot,
+)
+
+__all__ = ["Batch", "InputSpec", "KeyGroupState", "Snapshot", "StageSpec", "run_key_group"]
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One input as the stage sees it.
+
+    Attributes:
+        name: the upstream's name.
+        schema: the declared columns.
+        root: it reads a source, so its rows carry no epoch.
+        bounded: the source ends.
+    """
+
+    name: str
+    schema: pa.Schema
+    root: bool
+    bounded: bool = False
+
+    @property
+    def page_schema(self) -> pa.Schema:
+        """The schema of the payloads of this input's DATA pages."""
+        return self.schema if self.root else pa.schema([*self.schema, *ORDER_FIELDS])
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpec:
+    """Everything that a stage's work depends on; shipped to the executors.
+
+    Attributes:
+        name: the stage's name.
+        inputs: its inputs in declared order.
+        keys: the key columns.
+        state: the state columns.
+        output: the columns of its output.
+        process: the user's function per input name; empty for a forwarding stage.
+        frames: what the functions take and return.
+        key_groups: how many key groups there are.
+    """
+
+    name: str
+    inputs: tuple[InputSpec, ...]
+    keys: pa.Schema
+    state: pa.Schema
+    output: pa.Schema
+    process: Mapping[str, Process]
+    frames: Frames
+    key_groups: int
+
+    def input(self, name: str) -> InputSpec:
+        """The input called ``name``."""
+        return next(i for i in self.inputs if i.name == name)
+
+    def order(self, name: str) -> int:
+        """The place of an input in the declared order; pages of one epoch are sorted by it."""
+        return next(number for number, i in enumerate(self.inputs) if i.name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroupState:
+    """What a key group keeps between micro-batches.
+
+    Attributes:
+        changed_epoch: the last epoch in which a key changed; older snapshots need not look.
+        live_keys: how many keys have state.
+        held: pages held by the alignment, encoded; empty if none.
+        state: the keyed state, encoded; empty if none.
+    """
+
+    changed_epoch: int = 0
+    live_keys: int = 0
+    held: bytes = b""
+    state: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The micro-batch, as every task of it knows it.
+
+    Attributes:
+        batch_id: Spark's number of the batch; a replay has the same.
+        time_ms: the batch's time, ms since 1970 (UTC); a replay has the same.
+        alignment: the stage's alignment before the batch.
+    """
+
+    batch_id: int
+    time_ms: int
+    alignment: Alignment
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one key group says of one snapshot, inside its REPORT page."""
+
+    checkpoint_id: int
+    rows_changed: int
+    bytes_changed: int
+    keys_total: int
+    bytes_total: int
+
+
+@dataclass(slots=True)
+class _Work:
+    """One key group's batch under way."""
+
+    spec: StageSpec
+    key_group: int
+    batch: Batch
+    stored: KeyGroupState
+    pages: list[Page]
+    align: Alignment
+    decoded: KeyedState | None = None
+    changed_epoch: int = 0
+    dirty: bool = False
+    emitted: int = 0
+    calls: int = 0
+    out: list[Page] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
+
+    @property
+    def state(self) -> KeyedState:
+        """The keyed state, decoded when it is first needed."""
+        if self.decoded is None:
+            schema = state_schema(self.spec.keys, self.spec.state)
+            if self.stored.state:
+                what = f"state of stage {self.spec.name!r}, key group {self.key_group}"
+                table = pa.Table.from_batches([decode(self.stored.state, schema, what)])
+            else:
+                table = schema.empty_table()
+            self.decoded = KeyedState(table, len(self.spec.keys))
+        return self.decoded
+
+
+def run_key_group(
+    spec: StageSpec,
+    key_group: int,
+    batch: Batch,
+    pages: Sequence[Page],
+    stored: KeyGroupState,
+) -> tuple[list[Page], KeyGroupState]:
+    """Process one micro-batch of one key group.
+
+    Args:
+        spec: the stage.
+        key_group: which key group.
+        batch: the micro-batch.
+        pages: the pages of all inputs, in any order.
+        stored: what the key group kept.
+
+    Returns:
+        The pages that it emits (DATA, STATE, BARRIER and END, then one REPORT if it met a control
+        row or holds pages), and what it keeps: ``stored`` itself if nothing changed.
+
+    Raises:
+        PageCorruptError: a page does not decode.
+        ProcessError: the user's function failed.
+    """
+    align, said, seen = _align(spec, batch.alignment, pages)
+    data = [_with_epoch(spec, p, batch.alignment) for p in pages if p.kind is PageKind.DATA]
+    held = _held_pages(spec, key_group, stored)
+    work = _Work(spec, key_group, batch, stored, held + data, batch.alignment)
+    work.changed_epoch = stored.changed_epoch
+    for action in said:
+        if isinstance(action, TakeSnapshot):
+            _process(work, upto=dict.fromkeys(_names(spec), action.barrier.checkpoint_id))
+            _snapshot(work, action.barrier)
+    _process(work, upto={name: alignment.gate(align, name) for name in _names(spec)})
+    if any(isinstance(action, EndStage) for action in said):
+        work.out.append(Page(key_group, PageKind.END, checkpoint_id=align.epoch))
+    if seen or work.pages:
+        ignored = sum(isinstance(action, Ignore) for action in said)
+        work.out.append(_report(work, align, seen, ignored))
+    return work.out, _keep(work, held_before=bool(held))
+
+
+def _names(spec: StageSpec) -> list[str]:
+    return [given.name for given in spec.inputs]
+
+
+def _align(
+    spec: StageSpec, before: Alignment, pages: Sequence[Page]
+) -> tuple[Alignment, tuple[alignment.Action, ...], list[Page]]:
+    """Run the batch's control rows through the machine, in an order every key group agrees on."""
+    rank = {PageKind.ABORT: 0, PageKind.BARRIER: 1, PageKind.END: 2}
+    control = [p for p in pages if p.kind in rank]
+    control.sort(
+        key=lambda p: (
+            p.kind is PageKind.END,
+            p.checkpoint_id,
+            rank[p.kind],
+            spec.order(p.input) if p.input else -1,
+        )
+    )
+    state, said = alignment.run(before, [_event(p) for p in control])
+    return state, said, control
+
+
+def _event(page: Page) -> alignment.Event:
+    if page.kind is PageKind.ABORT:
+        return AbortArrived(page.checkpoint_id)
+    if page.kind is PageKind.END:
+        return InputEnded(page.input)
+    barrier = Barrier(page.checkpoint_id, page.base_id, page.completed_id, page.triggered_ms)
+    return BarrierArrived(page.input, barrier)
+
+
+def _with_epoch(spec: StageSpec, page: Page, before: Alignment) -> Page:
+    """Root rows carry no epoch: they stand behind the newest barrier their input has brought."""
+    if not spec.input(page.input).root:
+        return page
+    return replace(page, checkpoint_id=before.inputs[page.input].newest + 1)
+
+
+def _held_pages(spec: StageSpec, key_group: int, stored: KeyGroupState) -> list[Page]:
+    if not stored.held:
+        return []
+    what = f"held pages of stage {spec.name!r}, key group {key_group}"
+    return pages_of(decode(stored.held, PAGE_SCHEMA, what))
+
+
+def _process(work: _Work, upto: Mapping[str, int | None]) -> None:
+    """Process the pages whose epoch the limit of their input admits; keep the others."""
+    due: list[Page] = []
+    rest: list[Page] = []
+    for page in work.pages:
+        limit = upto[page.input]
+        (due if limit is None or page.checkpoint_id <= limit else rest).append(page)
+    work.pages = rest
+    due.sort(key=lambda p: (p.checkpoint_id, work.spec.order(p.input), p.seq))
+    for (_, name), run in itertools.groupby(due, key=lambda p: (p.checkpoint_id, p.input)):
+        _process_rows(work, name, list(run))
+
+
+def _process_rows(work: _Work, name: str, pages: list[Page]) -> None:
+    spec, given = work.spec, work.spec.input(name)
+    what = f"page of stage {spec.name!r}, input {name!r}, key group {work.key_group}"
+    rows = pa.Table.from_batches([decode(p.payload, given.page_schema, what) for p in pages])
+    if rows.num_rows != sum(p.rows for p in pages):
+        raise PageCorruptError(
+            f"{what} has {rows.num_rows} rows where {sum(p.rows for p in pages)} were packed; "
+            "the batch is not committed"
+        )
+    if not given.root:
+        rows = _in_order(rows).select(given.schema.names)
+    if spec.process:
+        result = call(
+            spec.process[name],
+            Call(
+                stage=spec.name,
+                input=name,
+                key_group=work.key_group,
+                epoch=work.align.epoch,
+                batch_id=work.batch.batch_id,
+                time_ms=work.batch.time_ms,
+                number=work.calls,
+                frames=spec.frames,
+                state_columns=spec.state,
+                output=spec.output,
+            ),
+            rows,
+            work.state,
+        )
+        output = result.output
+        if result.state is not work.decoded:
+            work.decoded = result.state
+            work.changed_epoch = work.align.epoch
+            work.dirty = True
+    else:
+        output = rows
+    work.calls += 1
+    if output is not None and output.num_rows:
+        work.out.append(
+            Page(
+                work.key_group,
+                PageKind.DATA,
+                checkpoint_id=work.align.epoch,
+                seq=work.emitted,
+                rows=output.num_rows,
+                payload=encode(output),
+            )
+        )
+        work.emitted += output.num_rows
+
+
+def _in_order(rows: pa.Table) -> pa.Table:
+    """Rows of a channel in the order in which they were emitted."""
+    seq, group = (rows[f.name].to_numpy() for f in ORDER_FIELDS)
+    if np.all(seq[1:] > seq[:-1]):
+        return rows
+    return rows.take(pa.array(np.lexsort((group, seq))))
+
+
+def _snapshot(work: _Work, barrier: Barrier) -> None:
+    """Emit what changed since the base, then the barrier; the state is not decoded for nothing."""
+    spec, stored = work.spec, work.stored
+    rows_changed = bytes_changed = 0
+    if work.changed_epoch > barrier.base_id:
+        changes = work.state.changes(barrier.base_id)
+        rows_changed = changes.num_rows
+        if rows_changed:
+            schema = snapshot_schema(spec.keys, spec.state)
+            payload = encode(changes.select(schema.names).cast(schema))
+            bytes_changed = len(payload)
+            work.out.append(
+                Page(
+                    work.key_group,
+                    PageKind.STATE,
+                    checkpoint_id=barrier.checkpoint_id,
+                    rows=rows_changed,
+                    payload=payload,
+                )
+            )
+        work.decoded = work.state.without_tombstones(barrier.completed_id)
+    decoded = work.decoded
+    work.snapshots.append(
+        Snapshot(
+            barrier.checkpoint_id,
+            rows_changed,
+            bytes_changed,
+            keys_total=stored.live_keys if decoded is None else decoded.live,
+            bytes_total=len(stored.state) if decoded is None else decoded.table.nbytes,
+        )
+    )
+    work.out.append(
+        Page(
+            work.key_group,
+            PageKind.BARRIER,
+            checkpoint_id=barrier.checkpoint_id,
+            base_id=barrier.base_id,
+            completed_id=barrier.completed_id,
+            triggered_ms=barrier.triggered_ms,
+        )
+    )
+    work.align = Alignment(work.align.inputs, snapshot=barrier.checkpoint_id)
+
+
+def _report(work: _Work, align: Alignment, seen: Sequence[Page], ignored: int) -> Page:
+    barriers = [p for p in seen if p.kind is PageKind.BARRIER]
+    report = {
+        "alignment": alignment.to_json(align),
+        "arrived": sorted({(p.input, p.checkpoint_id, p.triggered_ms) for p in barriers}),
+        "ignored": ignored,
+        "snapshots": [
+            [s.checkpoint_id, s.rows_changed, s.bytes_changed, s.keys_total, s.bytes_total]
+            for s in work.snapshots
+        ],
+        "held_rows": sum(p.rows for p in work.pages),
+        "held_bytes": sum(len(p.payload) for p in work.pages),
+    }
+    return Page(work.key_group, PageKind.REPORT, payload=json.dumps(report).encode())
+
+
+def _keep(work: _Work, *, held_before: bool) -> KeyGroupState:
+    """What to store; the very value that was read if nothing changed, so that nothing is written.
+
+    A snapshot that only dropped tombstones is written with the next change.
+    """
+    if not (held_before or work.pages or work.dirty):
+        return work.stored
+    state = work.decoded
+    return KeyGroupState(
+        changed_epoch=work.changed_epoch,
+        live_keys=work.stored.live_keys if state is None else state.live,
+        held=encode(page_batch(work.pages)) if work.pages else b"",
+        state=work.stored.state if state is None else encode(state.table),
+    )

@@ -1,0 +1,72 @@
+"""Everything absflow raises.
+
+::
+
+    AbsflowError
+    ├── SettingsError (ValueError)       a spark.absflow.* setting is unknown or malformed
+    ├── GraphError (ValueError)          the job's graph cannot run: cycle, missing column, ...
+    ├── ProtocolViolation                a machine was given a move that cannot happen
+    ├── PageCorruptError                 bytes between two operators are not what was written
+    ├── ProcessError                     a user's process function raised or returned a wrong table
+    ├── StorageError                     a table or path of the job could not be read or written
+    │   └── NotFoundError (LookupError)  the thing asked for is not in the job's history
+    ├── ReplayMismatchError              a replayed batch is not what was committed before
+    └── JobFailedError                   the job gave up; the cause is chained
+
+A message says what was seen, what was expected, and what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AbsflowError",
+    "GraphError",
+    "JobFailedError",
+    "NotFoundError",
+    "PageCorruptError",
+    "ProcessError",
+    "ProtocolViolation",
+    "ReplayMismatchError",
+    "SettingsError",
+    "StorageError",
+]
+
+
+class AbsflowError(Exception):
+    """Base of all errors that absflow raises on purpose."""
+
+
+class SettingsError(AbsflowError, ValueError):
+    """You set a ``spark.absflow.*`` key that does not exist, or to a value it cannot take."""
+
+
+class GraphError(AbsflowError, ValueError):
+    """You declared a job that cannot run; nothing was started."""
+
+
+class ProtocolViolation(AbsflowError):
+    """A state machine was given an event that its table does not allow; its state is unchanged."""
+
+
+class PageCorruptError(AbsflowError):
+    """A page's bytes fail their checksum or do not decode; the batch is not committed."""
+
+
+class ProcessError(AbsflowError):
+    """Your process function raised, or returned tables that break its declaration."""
+
+
+class StorageError(AbsflowError):
+    """A path or table under the storage root could not be read or written."""
+
+
+class NotFoundError(StorageError, LookupError):
+    """You asked for a checkpoint, stage or key that the job's history does not hold."""
+
+
+class ReplayMismatchError(AbsflowError):
+    """A replayed micro-batch produced other rows than it had committed: not deterministic."""
+
+
+class JobFailedError(AbsflowError):
+    """The job stopped by itself; ``__cause__`` holds what made it give up."""

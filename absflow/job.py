@@ -1,0 +1,160 @@
+"""A job as its author declares it: sources, stages, sinks, and the start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType, _parse_datatype_string
+
+from absflow.columnar.process import Frames, Process
+from absflow.errors import GraphError
+from absflow.graph import SinkNode, SourceNode, StageNode, check
+from absflow.settings import PREFIX, Settings
+from absflow.sinks import Sink
+from absflow.spark.plan import check_source
+from absflow.spark.run import Run
+
+__all__ = ["Job", "Node"]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A declared source or stage; pass it, or its name, as an input."""
+
+    name: str
+
+
+class Job:
+    """A directed acyclic graph of sources, stages and sinks that is checkpointed as one.
+
+    Nothing runs, and nothing is written, before :meth:`start`. Settings come from the session's
+    conf (``spark.absflow.*``).
+
+    Example::
+
+        job = absflow.Job("flights", spark)
+        legs = job.source("legs", spark.readStream.schema(LEGS).parquet(path))
+        aircraft = job.stage("aircraft", legs, key="tailnum", state="legs long",
+                             output="tailnum string, legs long", process=rotate)
+        job.sink("delays", aircraft, absflow.DeltaSink(out))
+        job.start().await_termination()
+    """
+
+    def __init__(self, name: str, spark: SparkSession) -> None:
+        """An empty job."""
+        self._name = name
+        self._spark = spark
+        self._sources: list[SourceNode] = []
+        self._frames: dict[str, DataFrame] = {}
+        self._stages: list[StageNode] = []
+        self._sinks: list[SinkNode] = []
+        self._targets: dict[str, Sink] = {}
+
+    def source(self, name: str, frame: DataFrame, *, bounded: bool = False) -> Node:
+        """Declare a source.
+
+        Args:
+            name: its name, unique within the job.
+            frame: a streaming DataFrame that reads one stream, without stateful operators.
+            bounded: the source ends: once nothing is left to read, no more will come. A job all of
+                whose sources are bounded takes a last checkpoint and ends.
+
+        Raises:
+            GraphError: the frame is not one stream.
+        """
+        check_source(name, frame)
+        self._sources.append(SourceNode(name, to_arrow_schema(frame.schema), bounded))
+        self._frames[name] = frame
+        return Node(name)
+
+    def stage(
+        self,
+        name: str,
+        inputs: Node | str | Sequence[Node | str],
+        *,
+        key: str | Sequence[str],
+        state: str | StructType,
+        output: str | StructType,
+        process: Process | Mapping[str, Process],
+        frames: str = "arrow",
+    ) -> Node:
+        """Declare a keyed stateful stage.
+
+        Args:
+            name: its name, unique within the job; its state is found by it.
+            inputs: one or several sources and stages, or their names.
+            key: one or several columns that every input has, with equal types.
+            state: the state columns of a key (Spark DDL or StructType), without the key.
+            output: the columns of the rows it emits.
+            process: the function, or one for each input by its name; see
+                :mod:`absflow.columnar.process` for what it is given and returns.
+            frames: "arrow" or "pandas": what the functions take and return.
+
+        Raises:
+            GraphError: something here cannot be read; the graph itself is checked at the start.
+        """
+        given = [inputs] if isinstance(inputs, Node | str) else list(inputs)
+        names = tuple(i.name if isinstance(i, Node) else i for i in given)
+        functions = process if isinstance(process, Mapping) else dict.fromkeys(names, process)
+        if not isinstance(process, Mapping) and len(names) > 1:
+            raise GraphError(
+                f"stage {name!r} has {len(names)} inputs and one process function; give a mapping "
+                f"with one for each of {list(names)}"
+            )
+        for input_name, function in functions.items():
+            if not callable(function):
+                raise GraphError(
+                    f"stage {name!r}: the process function of {input_name!r} is a "
+                    f"{type(function).__name__}, which cannot be called"
+                )
+        if frames not in {f.value for f in Frames}:
+            raise GraphError(f"stage {name!r}: frames is {frames!r}, must be 'arrow' or 'pandas'")
+        node = StageNode(
+            name=name,
+            inputs=names,
+            key=(key,) if isinstance(key, str) else tuple(key),
+            state=_columns(name, "state", state),
+            output=_columns(name, "output", output),
+            process=functions,
+            frames=Frames(frames),
+        )
+        self._stages.append(node)
+        return Node(name)
+
+    def sink(self, name: str, stage: Node | str, sink: Sink) -> None:
+        """Declare that the output of ``stage`` goes to ``sink``."""
+        self._sinks.append(SinkNode(name, stage.name if isinstance(stage, Node) else stage))
+        self._targets[name] = sink
+
+    def start(self) -> Run:
+        """Check everything, then start the job, or go on where the last driver left it.
+
+        Raises:
+            SettingsError: a setting is unknown or malformed.
+            GraphError: the graph cannot run, or is not the one that the stored state belongs to.
+            StorageError: the storage root cannot be used.
+        """
+        conf = self._spark.conf.getAll
+        settings = Settings.from_conf({k: v for k, v in conf.items() if k.startswith(PREFIX)})
+        graph = check(self._name, self._sources, self._stages, self._sinks, settings.key_groups)
+        run = Run(self._spark, graph, settings, self._frames, self._targets)
+        run.start()
+        return run
+
+
+def _columns(stage: str, what: str, declared: str | StructType) -> pa.Schema:
+    if isinstance(declared, str):
+        try:
+            parsed = _parse_datatype_string(declared)
+        except PySparkException as error:
+            raise GraphError(
+                f"stage {stage!r}: {what} {declared!r} is not Spark DDL such as "
+                f"'legs long, delay double' ({error.getMessage().splitlines()[0]})"
+            ) from error
+        declared = parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
+    return to_arrow_schema(declared)

@@ -1,0 +1,408 @@
+"""Alignment of barriers at one stage: the machine that finds the consistent cut.
+
+Rules of this file: no Spark, no clock, no I/O; a state is a small frozen value; ``step`` is the
+only door; an illegal event raises :class:`~absflow.errors.ProtocolViolation` and changes nothing.
+
+Theory of operation (Carbone et al. 2015, section 4.2; Flink's ``SingleCheckpointBarrierHandler``).
+A barrier n splits an input into rows before checkpoint n and rows after it. A stage that has
+several inputs must not let a row from after n change its state before it has snapshotted n, so an
+input whose barrier has arrived is *blocked* until every other live input has brought the same
+barrier. Here, unlike in Flink, several checkpoints may be in flight: the barriers that arrive on a
+blocked input wait in its queue, in order, and only the first of them blocks.
+
+The machine sees control rows only. Rows of data need no events, because each carries an *epoch*
+(a row with epoch e comes before every barrier with id >= e): a row may be processed if its epoch
+is not above the :func:`gate` of its input, else it is held. All key groups of a stage see the same
+control rows in the same micro-batch, so one alignment state speaks for all of them.
+
+An id dies at a stage when it can no longer be aligned: it was aborted, or an input went on to a
+later barrier without having brought it (*skipped*). Dead ids are remembered until no live input can
+bring them any more, and their barriers then pass without a snapshot and without being forwarded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from absflow.errors import ProtocolViolation
+
+__all__ = [
+    "INPUT_TRANSITIONS",
+    "AbortArrived",
+    "Action",
+    "Alignment",
+    "Barrier",
+    "BarrierArrived",
+    "Discard",
+    "EndStage",
+    "Event",
+    "Ignore",
+    "InputEnded",
+    "InputState",
+    "InputStatus",
+    "Reason",
+    "TakeSnapshot",
+    "from_json",
+    "gate",
+    "run",
+    "start",
+    "status",
+    "step",
+    "to_json",
+    "validate",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """A barrier as the coordinator triggered it; the same value travels on every input.
+
+    Attributes:
+        checkpoint_id: the checkpoint it belongs to, > 0.
+        base_id: snapshots hold the changes since this completed checkpoint; 0 asks for a full one.
+        completed_id: tombstones of keys deleted up to this completed checkpoint may go.
+        triggered_ms: the coordinator's clock at the trigger, ms since 1970 (UTC).
+    """
+
+    checkpoint_id: int
+    base_id: int = 0
+    completed_id: int = 0
+    triggered_ms: int = 0
+
+
+class InputStatus(Enum):
+    """What an input is waiting for; derived by :func:`status`, never stored."""
+
+    OPEN = "open"
+    BLOCKED = "blocked"
+    ENDED = "ended"
+
+
+class Reason(Enum):
+    """Why a barrier or an abort came to nothing."""
+
+    ABORTED = "aborted"
+    SKIPPED = "skipped"
+    DUPLICATE = "duplicate"
+    LATE = "late"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierArrived:
+    """The next control row of ``input`` is a barrier."""
+
+    input: str
+    barrier: Barrier
+
+
+@dataclass(frozen=True, slots=True)
+class InputEnded:
+    """The last row of ``input`` has been read; nothing follows it."""
+
+    input: str
+
+
+@dataclass(frozen=True, slots=True)
+class AbortArrived:
+    """The coordinator has given up ``checkpoint_id``; comes before, between or after barriers."""
+
+    checkpoint_id: int
+
+
+Event = BarrierArrived | InputEnded | AbortArrived
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """Process every row with epoch <= the id, then snapshot and forward the barrier."""
+
+    barrier: Barrier
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """The checkpoint is dead at this stage; said once per id."""
+
+    checkpoint_id: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """The event changed nothing; said so that it can be counted."""
+
+    event: Event
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class EndStage:
+    """Every input has ended: process what is held and forward END."""
+
+
+Action = TakeSnapshot | Discard | Ignore | EndStage
+
+
+# What one input can go through. `settled` is not an event of its own: it is what TakeSnapshot and
+# Discard do to the barrier at the head of the input's queue. The diagram in the docs is drawn from
+# this table and the tests walk it.
+INPUT_TRANSITIONS: Mapping[tuple[InputStatus, str], tuple[InputStatus, ...]] = {
+    (InputStatus.OPEN, "new barrier"): (InputStatus.BLOCKED, InputStatus.OPEN),
+    (InputStatus.OPEN, "old barrier"): (InputStatus.OPEN,),
+    (InputStatus.OPEN, "end"): (InputStatus.ENDED,),
+    (InputStatus.BLOCKED, "new barrier"): (InputStatus.BLOCKED, InputStatus.OPEN),
+    (InputStatus.BLOCKED, "old barrier"): (InputStatus.BLOCKED,),
+    (InputStatus.BLOCKED, "settled"): (
+        InputStatus.OPEN,
+        InputStatus.BLOCKED,
+        InputStatus.ENDED,
+    ),
+    (InputStatus.BLOCKED, "end"): (InputStatus.BLOCKED, InputStatus.ENDED),
+    (InputStatus.ENDED, "old barrier"): (InputStatus.ENDED,),
+    (InputStatus.ENDED, "new barrier"): (InputStatus.ENDED,),
+    (InputStatus.ENDED, "end"): (InputStatus.ENDED,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class InputState:
+    """One input.
+
+    Attributes:
+        last: the newest barrier that was settled on this input; never falls.
+        waiting: barriers that have arrived and are not settled, rising, all above ``last``.
+        ended: END was read; the input still counts while barriers wait.
+    """
+
+    last: int = 0
+    waiting: tuple[Barrier, ...] = ()
+    ended: bool = False
+
+    @property
+    def newest(self) -> int:
+        """The newest barrier id this input has brought."""
+        return self.waiting[-1].checkpoint_id if self.waiting else self.last
+
+    @property
+    def live(self) -> bool:
+        """Whether alignment must wait for this input."""
+        return bool(self.waiting) or not self.ended
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Alignment of one stage between two micro-batches.
+
+    Attributes:
+        inputs: state per input name.
+        snapshot: the newest checkpoint that this stage snapshotted and forwarded.
+        dead: ids above ``snapshot`` that will not be snapshotted, while an input may bring them.
+        ended: EndStage was said.
+    """
+
+    inputs: Mapping[str, InputState]
+    snapshot: int = 0
+    dead: frozenset[int] = frozenset()
+    ended: bool = False
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of whatever the stage changes or emits now: last forwarded barrier + 1."""
+        return self.snapshot + 1
+
+
+def start(inputs: Iterable[str], last: int = 0) -> Alignment:
+    """The state of a stage that has read nothing since checkpoint ``last`` (0: from the start)."""
+    return Alignment({name: InputState(last=last) for name in inputs}, snapshot=last)
+
+
+def status(state: Alignment, name: str) -> InputStatus:
+    """What ``name`` is waiting for."""
+    given = _input(state, name)
+    if given.waiting:
+        return InputStatus.BLOCKED
+    return InputStatus.ENDED if given.ended else InputStatus.OPEN
+
+
+def gate(state: Alignment, name: str) -> int | None:
+    """The highest epoch that may be processed on ``name`` now; None means that all may."""
+    waiting = _input(state, name).waiting
+    return waiting[0].checkpoint_id if waiting else None
+
+
+def step(state: Alignment, event: Event) -> tuple[Alignment, tuple[Action, ...]]:
+    """Apply one control event.
+
+    Raises:
+        ProtocolViolation: for an input the stage does not have, or an id below 1.
+    """
+    match event:
+        case BarrierArrived():
+            changed = _barrier(state, event)
+        case InputEnded():
+            changed = _end(state, event)
+        case AbortArrived():
+            changed = _abort(state, event)
+    if isinstance(changed, Ignore):
+        return state, (changed,)
+    state, actions = changed
+    state, settled = _settle(state)
+    return state, (*actions, *settled)
+
+
+def run(state: Alignment, events: Iterable[Event]) -> tuple[Alignment, tuple[Action, ...]]:
+    """Apply several events in order, as one micro-batch brings them."""
+    actions: list[Action] = []
+    for event in events:
+        state, said = step(state, event)
+        actions.extend(said)
+    return state, tuple(actions)
+
+
+_Changed = tuple[Alignment, tuple[Action, ...]]
+
+
+def _barrier(state: Alignment, event: BarrierArrived) -> _Changed | Ignore:
+    given = _input(state, event.input)
+    checkpoint_id = _known_id(event.barrier.checkpoint_id, event)
+    if given.ended:
+        return Ignore(event, Reason.ENDED)
+    if checkpoint_id <= given.newest:
+        known = any(b.checkpoint_id == checkpoint_id for b in given.waiting)
+        return Ignore(event, Reason.DUPLICATE if known else Reason.LATE)
+    waiting = (*given.waiting, event.barrier)
+    return _with_input(state, event.input, replace(given, waiting=waiting)), ()
+
+
+def _end(state: Alignment, event: InputEnded) -> _Changed | Ignore:
+    given = _input(state, event.input)
+    if given.ended:
+        return Ignore(event, Reason.DUPLICATE)
+    return _with_input(state, event.input, replace(given, ended=True)), ()
+
+
+def _abort(state: Alignment, event: AbortArrived) -> _Changed | Ignore:
+    checkpoint_id = _known_id(event.checkpoint_id, event)
+    if checkpoint_id in state.dead:
+        return Ignore(event, Reason.DUPLICATE)
+    passed = all(i.last >= checkpoint_id for i in state.inputs.values() if i.live)
+    if checkpoint_id <= state.snapshot or passed:
+        return Ignore(event, Reason.LATE)
+    dead = replace(state, dead=state.dead | {checkpoint_id})
+    return dead, (Discard(checkpoint_id, Reason.ABORTED),)
+
+
+def _settle(state: Alignment) -> _Changed:
+    """Settle barriers at the heads of the queues for as long as one can be decided."""
+    actions: list[Action] = []
+    while heads := {i.waiting[0].checkpoint_id for i in state.inputs.values() if i.waiting}:
+        lowest = min(heads)
+        if lowest in state.dead:
+            pass
+        elif len(heads) > 1:
+            # Ids only rise on an input, so the one with the higher head never brings `lowest`.
+            state = replace(state, dead=state.dead | {lowest})
+            actions.append(Discard(lowest, Reason.SKIPPED))
+        elif all(i.waiting for i in state.inputs.values() if i.live):
+            barrier = next(i.waiting[0] for i in state.inputs.values() if i.waiting)
+            state = replace(state, snapshot=lowest)
+            actions.append(TakeSnapshot(barrier))
+        else:
+            break
+        state = replace(state, inputs={n: _pop(i, lowest) for n, i in state.inputs.items()})
+    live = [i for i in state.inputs.values() if i.live]
+    dead = frozenset(n for n in state.dead if any(i.last < n for i in live))
+    state = replace(state, dead=dead)
+    if not live and not state.ended:
+        state = replace(state, ended=True)
+        actions.append(EndStage())
+    return state, tuple(actions)
+
+
+def _pop(given: InputState, checkpoint_id: int) -> InputState:
+    if given.waiting and given.waiting[0].checkpoint_id == checkpoint_id:
+        return replace(given, last=checkpoint_id, waiting=given.waiting[1:])
+    return given
+
+
+def _input(state: Alignment, name: str) -> InputState:
+    if name not in state.inputs:
+        raise ProtocolViolation(
+            f"a control row names input {name!r}, but the stage has {sorted(state.inputs)}; "
+            "the row was written by another graph"
+        )
+    return state.inputs[name]
+
+
+def _known_id(checkpoint_id: int, event: Event) -> int:
+    if checkpoint_id < 1:
+        raise ProtocolViolation(f"{event} has id {checkpoint_id}, but checkpoint ids start at 1")
+    return checkpoint_id
+
+
+def _with_input(state: Alignment, name: str, given: InputState) -> Alignment:
+    return replace(state, inputs={**state.inputs, name: given})
+
+
+def validate(state: Alignment) -> None:
+    """Check what must always hold between two events; for tests and the simulator.
+
+    Raises:
+        ProtocolViolation: naming the first invariant that does not hold.
+    """
+    for name, given in state.inputs.items():
+        ids = [given.last, *(b.checkpoint_id for b in given.waiting)]
+        _hold(ids == sorted(set(ids)), f"barriers of {name!r} rise", state)
+        _hold(not given.live or given.last >= state.snapshot, f"{name!r} passed snapshot", state)
+    live = [i for i in state.inputs.values() if i.live]
+    heads = {i.waiting[0].checkpoint_id for i in live if i.waiting}
+    _hold(len(heads) <= 1, "all blocked inputs wait for one id", state)
+    _hold(not heads or any(not i.waiting for i in live), "an aligned id is settled", state)
+    _hold(not heads & state.dead, "a dead id blocks nothing", state)
+    _hold(all(n > state.snapshot for n in state.dead), "dead ids are above the snapshot", state)
+    _hold(state.ended == (not live), "a stage ends with its last input", state)
+
+
+def _hold(condition: bool, invariant: str, state: Alignment) -> None:
+    if not condition:
+        raise ProtocolViolation(f"invariant broken: {invariant}; state {state}")
+
+
+def to_json(state: Alignment) -> str:
+    """The state as one short JSON line, keys sorted, so that equal states give equal text."""
+    value: dict[str, Any] = {
+        "inputs": {
+            name: {
+                "last": given.last,
+                "waiting": [
+                    [b.checkpoint_id, b.base_id, b.completed_id, b.triggered_ms]
+                    for b in given.waiting
+                ],
+                "ended": given.ended,
+            }
+            for name, given in state.inputs.items()
+        },
+        "snapshot": state.snapshot,
+        "dead": sorted(state.dead),
+        "ended": state.ended,
+    }
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def from_json(text: str) -> Alignment:
+    """The inverse of :func:`to_json`."""
+    value = json.loads(text)
+    inputs = {
+        name: InputState(
+            last=given["last"],
+            waiting=tuple(Barrier(*fields) for fields in given["waiting"]),
+            ended=given["ended"],
+        )
+        for name, given in value["inputs"].items()
+    }
+    return Alignment(inputs, value["snapshot"], frozenset(value["dead"]), value["ended"])

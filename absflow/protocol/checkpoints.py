@@ -1,0 +1,178 @@
+"""What a checkpoint is: immutable records, the closed list of failures, and derived status.
+
+Rules of this file: records only, each one a row (or part of a row) of a table of the job; nothing
+here changes anything. A checkpoint exists if and only if its COMPLETED fact does: its status is
+derived from facts (:func:`status_of`), never stored beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+__all__ = [
+    "Fact",
+    "FactKind",
+    "FailureReason",
+    "Kind",
+    "Manifest",
+    "StageManifest",
+    "StageReport",
+    "Status",
+    "extend_lineage",
+    "status_of",
+]
+
+
+class Kind(Enum):
+    """What asked for the barrier row."""
+
+    CHECKPOINT = "CHECKPOINT"
+    END = "END"
+
+
+class FailureReason(Enum):
+    """Every way in which a checkpoint can end without completing.
+
+    ``counted`` says whether it counts towards ``checkpoint.tolerable-failed``; the counted ones
+    follow Flink's ``CheckpointFailureManager``. ``sentence`` is what people read.
+    """
+
+    EXPIRED = ("EXPIRED", True, "not every stage reported within checkpoint.timeout")
+    TRIGGER_FAILED = ("TRIGGER_FAILED", True, "the barrier row could not be written")
+    SNAPSHOT_FAILED = ("SNAPSHOT_FAILED", True, "a stage's state history could not be appended")
+    FINALIZE_FAILED = ("FINALIZE_FAILED", True, "the manifest could not be committed")
+    HELD_TOO_MUCH = ("HELD_TOO_MUCH", True, "alignment held more than alignment.max-held")
+    DECLINED = ("DECLINED", False, "a stage met a later barrier before it could align this one")
+    SUBSUMED = ("SUBSUMED", False, "a later checkpoint completed first")
+    DRIVER_RESTART = ("DRIVER_RESTART", False, "the driver was restarted while it was pending")
+    JOB_STOPPED = ("JOB_STOPPED", False, "the job was stopped while it was pending")
+
+    def __init__(self, code: str, counted: bool, sentence: str) -> None:
+        """See the class."""
+        self.code = code
+        self.counted = counted
+        self.sentence = sentence
+
+
+class Status(Enum):
+    """Where a checkpoint stands, derived by :func:`status_of`."""
+
+    PENDING = "PENDING"
+    COMPLETED = "COMPLETED"
+    ABORTED = "ABORTED"
+
+
+class FactKind(Enum):
+    """The terminal facts of the ``checkpoints`` table."""
+
+    COMPLETED = "COMPLETED"
+    ABORTED = "ABORTED"
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """What one stage says of its snapshot, once its channel and sinks have committed.
+
+    Attributes:
+        stage: the stage's name.
+        checkpoint_id: the checkpoint it snapshotted.
+        batch_id: the micro-batch that snapshotted it.
+        positions: end offset per root input, as Spark writes it in its offset log.
+        rows_changed: upserts and tombstones in the snapshot; 0 means that no set was written.
+        bytes_changed: bytes of those rows as Arrow.
+        keys_total: live keys of the stage after the snapshot.
+        bytes_total: bytes of all state of the stage as Arrow.
+        rows_in: rows processed since the snapshot before.
+        rows_out: rows emitted since the snapshot before.
+        held_rows: most rows held at once while the stage aligned.
+        held_bytes: their bytes.
+        start_delay_ms: trigger to the micro-batch that brought the first barrier (>= 0).
+        alignment_ms: first barrier to the micro-batch that brought the last.
+        sync_ms: the part of the snapshot inside the micro-batch.
+        commit_ms: commits to channel and sinks in that micro-batch.
+        async_ms: the append to the state history beside the stream; known when it is found.
+    """
+
+    stage: str
+    checkpoint_id: int
+    batch_id: int
+    positions: Mapping[str, str] = field(default_factory=dict)
+    rows_changed: int = 0
+    bytes_changed: int = 0
+    keys_total: int = 0
+    bytes_total: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    held_rows: int = 0
+    held_bytes: int = 0
+    start_delay_ms: int = 0
+    alignment_ms: int = 0
+    sync_ms: int = 0
+    commit_ms: int = 0
+    async_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StageManifest:
+    """One stage in a manifest: its report, and the sets that make up its state, oldest first."""
+
+    report: StageReport
+    lineage: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The record that makes a checkpoint exist; written by one commit and never changed."""
+
+    checkpoint_id: int
+    base_id: int
+    triggered_ms: int
+    stages: tuple[StageManifest, ...]
+
+    def stage(self, name: str) -> StageManifest | None:
+        """The part of ``name``, None if the stage is not in this checkpoint."""
+        return next((s for s in self.stages if s.report.stage == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A terminal fact about one checkpoint."""
+
+    checkpoint_id: int
+    kind: FactKind
+    reason: FailureReason | None = None
+
+
+def extend_lineage(
+    previous: tuple[int, ...], checkpoint_id: int, base_id: int, rows_changed: int
+) -> tuple[int, ...]:
+    """The sets that make up a stage's state at ``checkpoint_id``.
+
+    A full snapshot (``base_id`` 0) stands alone. An increment holds every change since its base,
+    so it may be laid on the newest completed checkpoint m with base <= m (whose lineage is
+    ``previous``): what m already has is repeated, never missed. A snapshot without a change wrote
+    no set.
+
+    >>> extend_lineage((1, 2), 4, base_id=1, rows_changed=7)
+    (1, 2, 4)
+    >>> extend_lineage((1, 2), 5, base_id=0, rows_changed=7)
+    (5,)
+    >>> extend_lineage((1, 2), 6, base_id=2, rows_changed=0)
+    (1, 2)
+    """
+    changed = (checkpoint_id,) if rows_changed else ()
+    return changed if base_id == 0 else (*previous, *changed)
+
+
+def status_of(checkpoint_id: int, facts: Iterable[Fact]) -> Status:
+    """The status of a triggered checkpoint; the first terminal fact wins.
+
+    >>> status_of(1, [])
+    <Status.PENDING: 'PENDING'>
+    """
+    for fact in facts:
+        if fact.checkpoint_id == checkpoint_id:
+            return Status(fact.kind.value)
+    return Status.PENDING

@@ -1,0 +1,502 @@
+"""The coordinator: the machine of all checkpoints of a job.
+
+Rules of this file: as in :mod:`absflow.protocol.alignment`. The clock comes in with the events.
+
+Theory of operation (Flink's ``CheckpointCoordinator``, ``CheckpointRequestDecider`` and
+``CheckpointFailureManager``). The coordinator triggers checkpoint n by having a barrier row
+written; every live stage reports once it has snapshotted n, and its history is found in the log of
+its table a little later. When both are known of every stage, the manifest is written by one
+commit: FINALIZING -> completed. Whatever else happens to n, it is aborted for one of a closed list
+of reasons, exactly once. A checkpoint that is being finalised cannot be aborted by the clock, for
+its outcome is already in the hands of the storage; one is finalised at a time, lowest id first.
+
+A *bounded* input that has nothing left is exhausted. When all root inputs of the job are, one last
+checkpoint is triggered at once, and its completion finishes the job: then every row is in it. When
+only some are, such an input ends for good (an END row) as soon as a checkpoint that was triggered
+after its exhaustion has completed; a stage all of whose inputs have ended takes no part in later
+checkpoints, and its last state counts in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from absflow.errors import ProtocolViolation
+from absflow.protocol.alignment import Barrier
+from absflow.protocol.checkpoints import (
+    Fact,
+    FactKind,
+    FailureReason,
+    Manifest,
+    StageManifest,
+    StageReport,
+    extend_lineage,
+)
+from absflow.protocol.messages import (
+    Action,
+    CheckpointFailed,
+    CompletionWritten,
+    DiscardReport,
+    Event,
+    FailJob,
+    FinishJob,
+    HistoryFound,
+    InputExhausted,
+    Policy,
+    RootInput,
+    StageReported,
+    StopJob,
+    StopRequested,
+    Tick,
+    Topology,
+    TriggerWritten,
+    Unexpected,
+    WriteAbort,
+    WriteBarrier,
+    WriteCompletion,
+    WriteEnd,
+)
+
+__all__ = [
+    "PHASE_TRANSITIONS",
+    "Coordinator",
+    "Pending",
+    "Phase",
+    "live_stages",
+    "next_trigger_ms",
+    "recover",
+    "step",
+    "validate",
+]
+
+
+class Phase(Enum):
+    """Where a pending checkpoint stands; completed and aborted ones are facts, not phases."""
+
+    TRIGGERING = "triggering"
+    COLLECTING = "collecting"
+    READY = "ready"
+    FINALIZING = "finalizing"
+
+
+# What a pending checkpoint can go through; the last column is where it leaves this machine. The
+# diagram in the docs is drawn from this table and the tests walk it.
+PHASE_TRANSITIONS: Mapping[tuple[Phase, str], Phase | FactKind] = {
+    (Phase.TRIGGERING, "barrier written"): Phase.COLLECTING,
+    (Phase.TRIGGERING, "failed"): FactKind.ABORTED,
+    (Phase.TRIGGERING, "timeout"): FactKind.ABORTED,
+    (Phase.TRIGGERING, "stop"): FactKind.ABORTED,
+    (Phase.TRIGGERING, "later completed"): FactKind.ABORTED,
+    (Phase.COLLECTING, "all acknowledged"): Phase.READY,
+    (Phase.COLLECTING, "failed"): FactKind.ABORTED,
+    (Phase.COLLECTING, "timeout"): FactKind.ABORTED,
+    (Phase.COLLECTING, "stop"): FactKind.ABORTED,
+    (Phase.COLLECTING, "later completed"): FactKind.ABORTED,
+    (Phase.READY, "finalise"): Phase.FINALIZING,
+    (Phase.READY, "timeout"): FactKind.ABORTED,
+    (Phase.READY, "stop"): FactKind.ABORTED,
+    (Phase.FINALIZING, "manifest committed"): FactKind.COMPLETED,
+    (Phase.FINALIZING, "failed"): FactKind.ABORTED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A checkpoint that has been asked for and has no terminal fact yet.
+
+    Attributes:
+        barrier: what travels.
+        awaited: the stages that must report; ended ones are not among them.
+        phase: where it stands.
+        reports: what the stages said so far.
+        found: stages whose history was found in their table's log.
+    """
+
+    barrier: Barrier
+    awaited: frozenset[str]
+    phase: Phase = Phase.TRIGGERING
+    reports: Mapping[str, StageReport] = field(default_factory=dict)
+    found: frozenset[str] = frozenset()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every awaited stage has reported and is durable."""
+        return self.awaited <= self.found and self.awaited <= self.reports.keys()
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """All that the coordinator remembers; rebuilt from facts by :func:`recover`.
+
+    Attributes:
+        topology: the graph.
+        policy: the settings.
+        next_id: the id of the next checkpoint; ids are never used twice.
+        completed: the manifest of the newest completed checkpoint.
+        completed_ms: when it completed.
+        triggered_ms: when the newest checkpoint was triggered (or the job started).
+        pending: by id, rising.
+        failures: counted failures since the last success.
+        last_failure: the newest of them, in words.
+        exhausted: root inputs without anything left, and the newest id triggered at that time.
+        ended: root inputs whose END row is written.
+        stopping: no more triggers.
+        stopped: StopJob was said.
+    """
+
+    topology: Topology
+    policy: Policy
+    next_id: int = 1
+    completed: Manifest | None = None
+    completed_ms: int | None = None
+    triggered_ms: int = 0
+    pending: Mapping[int, Pending] = field(default_factory=dict)
+    failures: int = 0
+    last_failure: str = ""
+    exhausted: Mapping[RootInput, int] = field(default_factory=dict)
+    ended: frozenset[RootInput] = frozenset()
+    stopping: bool = False
+    stopped: bool = False
+
+    @property
+    def completed_id(self) -> int:
+        """The newest completed checkpoint; 0 if there is none."""
+        return self.completed.checkpoint_id if self.completed else 0
+
+
+_Stepped = tuple[Coordinator, tuple[Action, ...]]
+
+
+def live_stages(topology: Topology, ended: frozenset[RootInput]) -> frozenset[str]:
+    """The stages that still have an input that has not ended."""
+    live: set[str] = set()
+    for stage, upstream in topology.upstream.items():
+        roots = {r for r in topology.roots if r.stage == stage}
+        if roots - ended or live.intersection(upstream):
+            live.add(stage)
+    return frozenset(live)
+
+
+def next_trigger_ms(state: Coordinator) -> int | None:
+    """When the next checkpoint may be triggered; None while something else must happen first."""
+    if state.stopping or len(state.pending) >= state.policy.max_concurrent:
+        return None
+    if not live_stages(state.topology, state.ended):
+        return None
+    if _all_exhausted(state):
+        # The final checkpoint does not wait for the clock; a second one is of no use.
+        after_exhaustion = max(state.exhausted.values()) < state.next_id - 1
+        return None if after_exhaustion and state.pending else 0
+    due = state.triggered_ms + state.policy.interval_ms
+    if state.completed_ms is not None:
+        due = max(due, state.completed_ms + state.policy.min_pause_ms)
+    return due
+
+
+def step(state: Coordinator, event: Event) -> _Stepped:
+    """Apply one event.
+
+    Raises:
+        ProtocolViolation: for a report of a stage, or the end of an input, that the graph does not
+            have, and for a completion that was not asked for.
+    """
+    state, actions = _apply(state, event)
+    state, finalised = _finalise(state)
+    state, judged = _judge(state)
+    return state, (*actions, *finalised, *judged)
+
+
+def _apply(state: Coordinator, event: Event) -> _Stepped:
+    match event:
+        case Tick(now_ms):
+            return _tick(state, now_ms)
+        case TriggerWritten(checkpoint_id):
+            return _triggered(state, checkpoint_id), ()
+        case StageReported(report):
+            return _reported(state, report)
+        case HistoryFound():
+            return _found(state, event)
+        case CheckpointFailed():
+            return _failed(state, event)
+        case CompletionWritten(checkpoint_id, now_ms):
+            return _completed(state, checkpoint_id, now_ms)
+        case InputExhausted(root):
+            return _exhausted(state, root), ()
+        case StopRequested():
+            return _stop(state)
+
+
+def recover(
+    topology: Topology,
+    policy: Policy,
+    now_ms: int,
+    barriers: tuple[Barrier, ...],
+    facts: tuple[Fact, ...],
+    completed: Manifest | None,
+    ended: frozenset[RootInput] = frozenset(),
+) -> _Stepped:
+    """The coordinator of a driver that starts, and what it must write before anything else.
+
+    Args:
+        topology: the graph.
+        policy: the settings.
+        now_ms: the clock.
+        barriers: every trigger in the ``barriers`` table.
+        facts: every terminal fact in the ``checkpoints`` table.
+        completed: the manifest of the newest completed checkpoint.
+        ended: root inputs with an END row.
+
+    A trigger without a terminal fact was pending when the last driver died. It is aborted, though
+    its stages may have finished: a report that died with that driver cannot come again.
+    """
+    terminal = {fact.checkpoint_id for fact in facts}
+    ids = terminal | {b.checkpoint_id for b in barriers}
+    state = Coordinator(
+        topology=topology,
+        policy=policy,
+        next_id=max(ids, default=0) + 1,
+        completed=completed,
+        triggered_ms=now_ms,
+        ended=ended,
+        exhausted=dict.fromkeys(ended, 0),
+    )
+    lost = sorted((b for b in barriers if b.checkpoint_id not in terminal), key=_id_of)
+    return state, tuple(WriteAbort(b, FailureReason.DRIVER_RESTART) for b in lost)
+
+
+def _id_of(barrier: Barrier) -> int:
+    return barrier.checkpoint_id
+
+
+def _tick(state: Coordinator, now_ms: int) -> _Stepped:
+    actions: list[Action] = []
+    for checkpoint_id, pending in sorted(state.pending.items()):
+        expired = now_ms >= pending.barrier.triggered_ms + state.policy.timeout_ms
+        if expired and pending.phase is not Phase.FINALIZING:
+            state, said = _abort(state, checkpoint_id, FailureReason.EXPIRED, _missing(pending))
+            actions.extend(said)
+    due = next_trigger_ms(state)
+    tolerated = state.failures <= state.policy.tolerable_failed
+    if due is not None and now_ms >= due and tolerated:
+        barrier = Barrier(state.next_id, state.completed_id, state.completed_id, now_ms)
+        pending = Pending(barrier, live_stages(state.topology, state.ended))
+        state = replace(
+            state,
+            next_id=state.next_id + 1,
+            triggered_ms=now_ms,
+            pending={**state.pending, barrier.checkpoint_id: pending},
+        )
+        actions.append(WriteBarrier(barrier))
+    return state, tuple(actions)
+
+
+def _missing(pending: Pending) -> str:
+    silent = sorted(pending.awaited - pending.reports.keys())
+    unfound = sorted(pending.awaited - pending.found - set(silent))
+    parts = [f"no report from {', '.join(silent)}"] if silent else []
+    parts += [f"history not found of {', '.join(unfound)}"] if unfound else []
+    return "; ".join(parts)
+
+
+def _triggered(state: Coordinator, checkpoint_id: int) -> Coordinator:
+    pending = state.pending.get(checkpoint_id)
+    if pending is None or pending.phase is not Phase.TRIGGERING:
+        return state  # aborted while the row was being written
+    return _collect(state, replace(pending, phase=Phase.COLLECTING))
+
+
+def _failed(state: Coordinator, event: CheckpointFailed) -> _Stepped:
+    pending = state.pending.get(event.checkpoint_id)
+    if pending is None:
+        return state, ()
+    finalizing = pending.phase is Phase.FINALIZING
+    if finalizing and event.reason is not FailureReason.FINALIZE_FAILED:
+        return state, ()  # every stage is durable: what failed late is not needed
+    return _abort(state, event.checkpoint_id, event.reason, event.cause)
+
+
+def _reported(state: Coordinator, report: StageReport) -> _Stepped:
+    pending, unexpected = _expected(state, report.checkpoint_id, report.stage)
+    if unexpected or pending is None:
+        return state, unexpected
+    if report.stage in pending.reports:
+        return state, (DiscardReport(report.checkpoint_id, report.stage, Unexpected.DUPLICATE),)
+    reports = {**pending.reports, report.stage: report}
+    return _collect(state, replace(pending, reports=reports)), ()
+
+
+def _found(state: Coordinator, event: HistoryFound) -> _Stepped:
+    pending, unexpected = _expected(state, event.checkpoint_id, event.stage)
+    if unexpected or pending is None:
+        return state, unexpected
+    if event.stage not in pending.reports:
+        raise ProtocolViolation(
+            f"history of stage {event.stage!r} was found for checkpoint {event.checkpoint_id} "
+            "before the stage reported it; a report comes first"
+        )
+    if event.stage in pending.found:
+        return state, (DiscardReport(event.checkpoint_id, event.stage, Unexpected.DUPLICATE),)
+    report = replace(pending.reports[event.stage], async_ms=event.async_ms)
+    pending = replace(
+        pending,
+        reports={**pending.reports, event.stage: report},
+        found=pending.found | {event.stage},
+    )
+    return _collect(state, pending), ()
+
+
+def _expected(
+    state: Coordinator, checkpoint_id: int, stage: str
+) -> tuple[Pending | None, tuple[DiscardReport, ...]]:
+    if stage not in state.topology.upstream:
+        raise ProtocolViolation(
+            f"stage {stage!r} reported checkpoint {checkpoint_id}, "
+            f"but the job has {sorted(state.topology.upstream)}"
+        )
+    pending = state.pending.get(checkpoint_id)
+    if pending is not None and stage in pending.awaited:
+        return pending, ()
+    known = pending is None and checkpoint_id < state.next_id
+    why = Unexpected.LATE if known else Unexpected.UNKNOWN
+    return None, (DiscardReport(checkpoint_id, stage, why),)
+
+
+def _collect(state: Coordinator, pending: Pending) -> Coordinator:
+    if pending.phase is Phase.COLLECTING and pending.complete:
+        pending = replace(pending, phase=Phase.READY)
+    return replace(state, pending={**state.pending, pending.barrier.checkpoint_id: pending})
+
+
+def _finalise(state: Coordinator) -> _Stepped:
+    """Finalise the lowest ready checkpoint, unless one is under way."""
+    ready = sorted(n for n, p in state.pending.items() if p.phase is Phase.READY)
+    if not ready or any(p.phase is Phase.FINALIZING for p in state.pending.values()):
+        return state, ()
+    pending = replace(state.pending[ready[0]], phase=Phase.FINALIZING)
+    state = replace(state, pending={**state.pending, ready[0]: pending})
+    return state, (WriteCompletion(_manifest(state, pending)),)
+
+
+def _judge(state: Coordinator) -> _Stepped:
+    """Give up after too many failures; say when a stopping job has nothing pending any more."""
+    actions: tuple[Action, ...] = ()
+    if state.failures > state.policy.tolerable_failed and not state.stopping:
+        state, stopped = _stop(state)
+        actions = (FailJob(state.failures, state.last_failure), *stopped)
+    if state.stopping and not state.pending and not state.stopped:
+        state = replace(state, stopped=True)
+        actions = (*actions, StopJob())
+    return state, actions
+
+
+def _manifest(state: Coordinator, pending: Pending) -> Manifest:
+    stages = []
+    for name in state.topology.upstream:
+        before = state.completed.stage(name) if state.completed else None
+        report = pending.reports.get(name)
+        if report is not None:
+            lineage = extend_lineage(
+                before.lineage if before else (),
+                report.checkpoint_id,
+                pending.barrier.base_id,
+                report.rows_changed,
+            )
+            stages.append(StageManifest(report, lineage))
+        elif before is not None:
+            stages.append(before)
+    barrier = pending.barrier
+    return Manifest(barrier.checkpoint_id, barrier.base_id, barrier.triggered_ms, tuple(stages))
+
+
+def _completed(state: Coordinator, checkpoint_id: int, now_ms: int) -> _Stepped:
+    pending = state.pending.get(checkpoint_id)
+    if pending is None or pending.phase is not Phase.FINALIZING:
+        raise ProtocolViolation(
+            f"checkpoint {checkpoint_id} was committed, but it was not being finalised; "
+            f"pending are {sorted(state.pending)}"
+        )
+    rest = {n: p for n, p in state.pending.items() if n != checkpoint_id}
+    state = replace(
+        state,
+        completed=_manifest(state, pending),
+        completed_ms=now_ms,
+        pending=rest,
+        failures=0,
+    )
+    actions: list[Action] = []
+    for older in sorted(n for n in rest if n < checkpoint_id):
+        state, said = _abort(state, older, FailureReason.SUBSUMED, f"by {checkpoint_id}")
+        actions.extend(said)
+    behind = {r for r, mark in state.exhausted.items() if checkpoint_id > mark}
+    if behind >= state.topology.roots:
+        state, said = _stop(state)
+        return state, (*actions, FinishJob(checkpoint_id), *said)
+    if not _all_exhausted(state):
+        actions.extend(WriteEnd(root) for root in sorted(behind - state.ended))
+        state = replace(state, ended=state.ended | behind)
+    return state, tuple(actions)
+
+
+def _abort(
+    state: Coordinator, checkpoint_id: int, reason: FailureReason, cause: str = ""
+) -> _Stepped:
+    pending = state.pending[checkpoint_id]
+    rest = {n: p for n, p in state.pending.items() if n != checkpoint_id}
+    state = replace(state, pending=rest)
+    # Flink: the failure of an id older than the last success says nothing about the present.
+    if reason.counted and checkpoint_id > state.completed_id:
+        text = f"checkpoint {checkpoint_id}: {reason.sentence}" + (f" ({cause})" if cause else "")
+        state = replace(state, failures=state.failures + 1, last_failure=text)
+    return state, (WriteAbort(pending.barrier, reason, cause),)
+
+
+def _exhausted(state: Coordinator, root: RootInput) -> Coordinator:
+    if root not in state.topology.roots:
+        raise ProtocolViolation(
+            f"{root} is exhausted, but the job's root inputs are {sorted(state.topology.roots)}"
+        )
+    return replace(state, exhausted={root: state.next_id - 1, **state.exhausted})
+
+
+def _all_exhausted(state: Coordinator) -> bool:
+    return bool(state.topology.roots) and state.exhausted.keys() >= state.topology.roots
+
+
+def _stop(state: Coordinator) -> _Stepped:
+    """Trigger nothing more and give up what is pending, but for what is being finalised."""
+    if state.stopping:
+        return state, ()
+    state = replace(state, stopping=True)
+    actions: list[Action] = []
+    for checkpoint_id, pending in sorted(state.pending.items()):
+        if pending.phase is not Phase.FINALIZING:
+            state, said = _abort(state, checkpoint_id, FailureReason.JOB_STOPPED)
+            actions.extend(said)
+    return state, tuple(actions)
+
+
+def validate(state: Coordinator) -> None:
+    """Check what must always hold between two events; for tests and the simulator.
+
+    Raises:
+        ProtocolViolation: naming the first invariant that does not hold.
+    """
+    finalizing = [n for n, p in state.pending.items() if p.phase is Phase.FINALIZING]
+    ready = [n for n, p in state.pending.items() if p.phase is Phase.READY]
+    checks = {
+        "ids rise": all(n < state.next_id for n in state.pending),
+        "completed is below next": state.completed_id < state.next_id,
+        "one is finalised at a time": len(finalizing) <= 1,
+        "a ready one is finalised": bool(finalizing) or not ready,
+        "reports are awaited": all(
+            p.reports.keys() <= p.awaited and p.found <= p.reports.keys()
+            for p in state.pending.values()
+        ),
+        "max-concurrent is kept": len(state.pending) <= state.policy.max_concurrent,
+        "ended inputs were exhausted": state.ended <= state.exhausted.keys(),
+    }
+    for invariant, holds in checks.items():
+        if not holds:
+            raise ProtocolViolation(f"invariant broken: {invariant}; state {state}")

@@ -1,0 +1,448 @@
+"""One micro-batch of a stage on the driver: commit its rows, hand over its snapshots, report.
+
+Order of the writes of batch b, and what a kill between two of them leaves behind:
+
+1. rows to the channel (``txnVersion`` 2b): the only action that runs the stateful operator; its
+   pages are persisted and everything else is read from there;
+2. rows to the sinks, one commit per epoch;
+3. if the batch met a control row: STATE pages to staging files; barriers to the channel
+   (``txnVersion`` 2b + 1), a commit of their own because a Delta reader never passes a version
+   before it has read all of it; the alignment after the batch;
+4. the report to the coordinator, then Spark's own commit of the batch.
+
+Whatever is missing after a kill is done by the replay of b, which runs the operator again on the
+state before b and gets the same pages; what is there already is skipped by its transaction id.
+Delta skips such a write without running its plan, so the first batch after a start is materialised
+by an action of its own before it is written.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, Observation, Row
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from absflow.columnar.pages import CHANNEL_FIELDS, PageKind, channel_schema, unpack
+from absflow.columnar.stage import StageSpec
+from absflow.errors import ProtocolViolation, ReplayMismatchError, StorageError
+from absflow.protocol import alignment
+from absflow.protocol.alignment import Alignment
+from absflow.protocol.checkpoints import FailureReason, StageReport
+from absflow.protocol.messages import CheckpointFailed, Event, StageReported
+from absflow.sinks import Sink, SinkWrite
+from absflow.spark.plan import ALIGNMENT_PROPERTY, source_index
+from absflow.spark.snapshots import SnapshotAppender
+from absflow.storage import tables
+from absflow.storage.delta_log import LogTail
+from absflow.storage.files import Files, Layout
+
+__all__ = ["StageBatches"]
+
+_KEEP_ALIGNMENTS = 2
+
+
+@dataclass(slots=True)
+class _Arrived:
+    """What is known of a checkpoint between its first barrier and its snapshot."""
+
+    at_ms: int
+    triggered_ms: int
+    positions: dict[str, str] = field(default_factory=dict)
+    held_rows: int = 0
+    held_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Control:
+    """The REPORT pages of one batch, put together over the key groups."""
+
+    after: Alignment
+    arrived: tuple[tuple[str, int, int], ...]
+    snapshots: dict[int, tuple[int, int, int, int]]
+    held: dict[int, tuple[int, int]]
+
+
+class StageBatches:
+    """The ``foreachBatch`` of one stage's query, from one start of the query on."""
+
+    def __init__(
+        self,
+        job: str,
+        spec: StageSpec,
+        layout: Layout,
+        attempt: int,
+        files: Files,
+        *,
+        channel: bool,
+        sinks: dict[str, Sink],
+        appender: SnapshotAppender,
+        max_held_bytes: int,
+        tell: Callable[[Event], None],
+    ) -> None:
+        """Take up the stage where its last committed batch left it.
+
+        Args:
+            job: the job's name.
+            spec: the stage.
+            layout: where things lie.
+            attempt: the job's attempt.
+            files: for the alignment log and Spark's offset log.
+            channel: whether the stage has consumers.
+            sinks: the stage's sinks by name.
+            appender: takes the snapshots.
+            max_held_bytes: ``alignment.max-held``.
+            tell: puts an event into the coordinator's queue.
+        """
+        self._job = job
+        self._spec = spec
+        self._layout = layout
+        self._attempt = attempt
+        self._files = files
+        self._channel = layout.channel(spec.name, attempt) if channel else None
+        self._sinks = sinks
+        self._appender = appender
+        self._max_held_bytes = max_held_bytes
+        self._tell = tell
+        self._first = True
+        self._align = alignment.start(given.name for given in spec.inputs)
+        self._arrived: dict[int, _Arrived] = {}
+        self._held: dict[int, tuple[int, int]] = {}
+        self._alignments: list[int] = []
+        self._rows_out = 0
+        self._asked_abort: set[int] = set()
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Run one micro-batch; called by Spark on the thread of the query."""
+        if self._first:
+            self._align = self._load_alignment(batch_id)
+        frame.sparkSession.sparkContext.setLocalProperty(
+            ALIGNMENT_PROPERTY, alignment.to_json(self._align)
+        )
+        pages = frame.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            self._batch(pages, batch_id, _now_ms())
+        finally:
+            pages.unpersist()
+        self._first = False
+
+    def _batch(self, pages: DataFrame, batch_id: int, started_ms: int) -> None:
+        epoch = self._align.epoch
+        seen = self._write_first(pages, batch_id, epoch)
+        control = self._control(pages) if seen["reports"] else None
+        epochs = [epoch]
+        if control is not None:
+            epochs += [n + 1 for n in sorted(control.snapshots)]
+        self._write_sinks(pages, batch_id, [e for e in epochs if e <= (seen["epoch"] or 0)])
+        self._rows_out += seen["rows"] or 0
+        commit_ms = _now_ms() - started_ms
+        if control is None:
+            return
+        self._note_arrivals(control, batch_id, started_ms)
+        staged = {
+            n: self._stage_snapshot(pages, n)
+            for n, (rows, *_) in sorted(control.snapshots.items())
+            if rows
+        }
+        sync_ms = _now_ms() - started_ms - commit_ms
+        commit_ms += self._forward(pages, batch_id)
+        self._save_alignment(batch_id, control.after)
+        self._report(control, staged, batch_id, started_ms, sync_ms, commit_ms)
+
+    # -- rows ---------------------------------------------------------------------------------
+
+    def _write_first(self, pages: DataFrame, batch_id: int, epoch: int) -> dict[str, Any]:
+        """The write that runs the operator; what it saw comes with it, without another action."""
+        if self._first:
+            seen = pages.agg(*_seen()).collect()[0].asDict()
+            if self._channel is not None and not self._replayed(pages, batch_id):
+                self._write_channel(pages, batch_id)
+            return seen
+        observation = Observation()
+        observed = pages.observe(observation, *_seen())
+        if self._channel is not None:
+            self._write_channel(observed, batch_id)
+        elif self._sinks:
+            name = next(iter(self._sinks))
+            self._write_sink(observed, name, batch_id, epoch)
+        else:
+            return pages.agg(*_seen()).collect()[0].asDict()
+        return dict(observation.get)
+
+    def _write_channel(self, pages: DataFrame, batch_id: int) -> None:
+        assert self._channel is not None
+        note = {"rows": "rows", "stage": self._spec.name, "batch": batch_id}
+        tables.append(
+            self._rows(pages, batch_id), self._channel, self._channel_app, 2 * batch_id, note
+        )
+
+    def _rows(self, pages: DataFrame, batch_id: int | None) -> DataFrame:
+        output = self._spec.output
+        schema = output if batch_id is None else channel_schema(output)
+
+        def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return unpack(batches, output, batch_id)
+
+        data = pages.where(F.col("kind") == PageKind.DATA.value)
+        return data.mapInArrow(rows, from_arrow_schema(schema))
+
+    def _write_sinks(self, pages: DataFrame, batch_id: int, epochs: list[int]) -> None:
+        """Write what :meth:`_write_first` has not: epochs in order, sink by sink."""
+        for number, name in enumerate(self._sinks):
+            done = not self._first and self._channel is None and number == 0
+            for epoch in epochs:
+                if not (done and epoch == self._align.epoch):
+                    self._write_sink(pages, name, batch_id, epoch)
+
+    def _write_sink(self, pages: DataFrame, name: str, batch_id: int, epoch: int) -> None:
+        made = SinkWrite(self._job, self._spec.name, name, self._attempt, batch_id, epoch)
+        self._sinks[name].write(
+            self._rows(pages.where(F.col("checkpoint_id") == epoch), None), made
+        )
+
+    # -- replay -------------------------------------------------------------------------------
+
+    def _replayed(self, pages: DataFrame, batch_id: int) -> bool:
+        """Whether the channel has the rows of this batch already; they must be the same rows."""
+        assert self._channel is not None
+        log = LogTail(self._files.read, self._channel)
+        commits = log.advance()
+        if log.transactions.get(self._channel_app, -1) < 2 * batch_id:
+            return False
+        commit = next(c for c in commits if c.transactions.get(self._channel_app) == 2 * batch_id)
+        session = pages.sparkSession
+        there = tables.read(session, self._channel).where(
+            (F.col("_seq") >= batch_id << 31)
+            & (F.col("_seq") < batch_id + 1 << 31)
+            & (F.col("_kind") == PageKind.DATA.value)
+        )
+        seen, due = (_digest(f) for f in (self._rows(pages, batch_id), there))
+        if seen != due:
+            raise ReplayMismatchError(
+                f"stage {self._spec.name!r}, batch {batch_id}: the replay gave {seen[0]} rows with "
+                f"digest {seen[1]}, but version {commit.version} of its channel has {due[0]} with "
+                f"{due[1]}. The process function must depend on nothing but rows, state and "
+                "context (no clock, no random numbers of its own). Restore from a checkpoint"
+            )
+        return True
+
+    # -- control rows -------------------------------------------------------------------------
+
+    def _control(self, pages: DataFrame) -> _Control:
+        reports = (
+            pages.where(F.col("kind") == PageKind.REPORT.value)
+            .select("key_group", "payload")
+            .collect()
+        )
+        return _merge(self._spec, reports)
+
+    def _note_arrivals(self, control: _Control, batch_id: int, started_ms: int) -> None:
+        offsets: list[str] | None = None
+        roots = [given.name for given in self._spec.inputs if given.root]
+        for name, checkpoint_id, triggered_ms in control.arrived:
+            note = self._arrived.setdefault(checkpoint_id, _Arrived(started_ms, triggered_ms))
+            if name in roots:
+                offsets = offsets or self._offsets(batch_id)
+                note.positions.setdefault(name, offsets[source_index(self._spec, name)])
+        for checkpoint_id in control.snapshots:
+            note = self._arrived.setdefault(checkpoint_id, _Arrived(started_ms, started_ms))
+            for name in roots:  # a root input that ended before brought no barrier
+                if name not in note.positions:
+                    offsets = offsets or self._offsets(batch_id)
+                    note.positions[name] = offsets[source_index(self._spec, name)]
+        self._held.update(control.held)
+        rows, size = (sum(h[i] for h in self._held.values()) for i in (0, 1))
+        blocking = {i.waiting[0].checkpoint_id for i in control.after.inputs.values() if i.waiting}
+        for checkpoint_id in blocking & self._arrived.keys():
+            note = self._arrived[checkpoint_id]
+            note.held_rows = max(note.held_rows, rows)
+            note.held_bytes = max(note.held_bytes, size)
+            if size > self._max_held_bytes and checkpoint_id not in self._asked_abort:
+                self._asked_abort.add(checkpoint_id)
+                cause = f"stage {self._spec.name} holds {size} bytes"
+                self._tell(CheckpointFailed(checkpoint_id, FailureReason.HELD_TOO_MUCH, cause))
+
+    def _offsets(self, batch_id: int) -> list[str]:
+        """The end offsets of the batch's sources, as Spark has written them before the batch."""
+        spark_checkpoint = self._layout.spark_checkpoint(self._spec.name, self._attempt)
+        path = f"{spark_checkpoint}/offsets/{batch_id}"
+        text = self._files.read(path)
+        if text is None:
+            raise StorageError(f"{path!r} is gone while its batch runs; restore the job")
+        return text.splitlines()[2:]
+
+    def _stage_snapshot(self, pages: DataFrame, checkpoint_id: int) -> str:
+        """Put the STATE pages aside as files, so that the operator never runs again for them."""
+        path = f"{self._layout.staging(self._spec.name, self._attempt)}/{checkpoint_id}"
+        state = pages.where(
+            (F.col("kind") == PageKind.STATE.value) & (F.col("checkpoint_id") == checkpoint_id)
+        )
+        state.write.mode("overwrite").parquet(path)
+        return path
+
+    def _forward(self, pages: DataFrame, batch_id: int) -> int:
+        """Commit the batch's barriers to the channel; the time it took in ms."""
+        started = _now_ms()
+        if self._channel is None:
+            return 0
+        kinds = [PageKind.BARRIER.value, PageKind.END.value]
+        control = (
+            pages.where(F.col("kind").isin(kinds) & (F.col("key_group") == 0))
+            .select("kind", "checkpoint_id", "base_id", "completed_id", "triggered_ms")
+            .collect()
+        )
+        if not control:
+            return 0
+        rows = [_barrier_row(row, batch_id) for row in control]
+        table = pa.Table.from_pylist(rows, schema=channel_schema(self._spec.output))
+        frame = pages.sparkSession.createDataFrame(table).coalesce(1)
+        words = [f"{row['kind'].lower()} {row['checkpoint_id']}" for row in control]
+        note = {"rows": ", ".join(words), "stage": self._spec.name, "batch": batch_id}
+        tables.append(frame, self._channel, self._channel_app, 2 * batch_id + 1, note)
+        return _now_ms() - started
+
+    def _report(
+        self,
+        control: _Control,
+        staged: dict[int, str],
+        batch_id: int,
+        started_ms: int,
+        sync_ms: int,
+        commit_ms: int,
+    ) -> None:
+        for checkpoint_id, totals in sorted(control.snapshots.items()):
+            note = self._arrived[checkpoint_id]
+            report = StageReport(
+                stage=self._spec.name,
+                checkpoint_id=checkpoint_id,
+                batch_id=batch_id,
+                positions=note.positions,
+                rows_changed=totals[0],
+                bytes_changed=totals[1],
+                keys_total=totals[2],
+                bytes_total=totals[3],
+                rows_out=self._rows_out,
+                held_rows=note.held_rows,
+                held_bytes=note.held_bytes,
+                start_delay_ms=max(0, note.at_ms - note.triggered_ms),
+                alignment_ms=max(0, started_ms - note.at_ms),
+                sync_ms=sync_ms,
+                commit_ms=commit_ms,
+            )
+            self._rows_out = 0
+            self._tell(StageReported(report))
+            self._appender.submit(checkpoint_id, staged.get(checkpoint_id))
+        settled = control.after.snapshot
+        self._arrived = {n: note for n, note in self._arrived.items() if n > settled}
+        self._asked_abort = {n for n in self._asked_abort if n > settled}
+
+    # -- alignment ----------------------------------------------------------------------------
+
+    def _load_alignment(self, batch_id: int) -> Alignment:
+        """The alignment after the last batch before ``batch_id`` that met a control row."""
+        directory = self._layout.alignment(self._spec.name, self._attempt)
+        names = self._files.names(directory)
+        self._alignments = sorted(int(n) for n in names if n.isdecimal())
+        before = [n for n in self._alignments if n < batch_id]
+        if not before:
+            return alignment.start(given.name for given in self._spec.inputs)
+        text = self._files.read(f"{directory}/{before[-1]}")
+        if text is None:
+            raise StorageError(f"{directory}/{before[-1]} is gone; restore the job")
+        return alignment.from_json(text)
+
+    def _save_alignment(self, batch_id: int, after: Alignment) -> None:
+        if after == self._align:
+            return
+        directory = self._layout.alignment(self._spec.name, self._attempt)
+        self._files.write(f"{directory}/{batch_id}", alignment.to_json(after))
+        self._align = after
+        self._alignments = [n for n in self._alignments if n != batch_id] + [batch_id]
+        # A replay is of this batch at the earliest, so it needs the one before and no older.
+        while len(self._alignments) > _KEEP_ALIGNMENTS:
+            self._files.delete(f"{directory}/{self._alignments.pop(0)}")
+
+    @property
+    def _channel_app(self) -> str:
+        return f"{self._job}/{self._spec.name}/attempt={self._attempt}/channel"
+
+
+def _is(kind: PageKind) -> Any:
+    return F.col("kind") == kind.value
+
+
+def _seen() -> list[Any]:
+    """What every batch tells about its pages, at no cost of its own."""
+    return [
+        F.sum(F.when(_is(PageKind.DATA), F.col("rows")).otherwise(0)).alias("rows"),
+        F.max(F.when(_is(PageKind.DATA), F.col("checkpoint_id"))).alias("epoch"),
+        F.count(F.when(_is(PageKind.REPORT), 1)).alias("reports"),
+    ]
+
+
+def _merge(spec: StageSpec, reports: list[Row]) -> _Control:
+    """Put the key groups' reports together.
+
+    Raises:
+        ProtocolViolation: if two key groups came to different alignments: they saw different
+            control rows, so their snapshots would not be one cut.
+    """
+    parsed = {row["key_group"]: json.loads(bytes(row["payload"])) for row in reports}
+    controlled = {g: r for g, r in parsed.items() if r["arrived"] or r["snapshots"]}
+    texts = {r["alignment"] for r in parsed.values()}
+    if len(texts) != 1 or (controlled and len(controlled) != spec.key_groups):
+        raise ProtocolViolation(
+            f"stage {spec.name!r}: {len(controlled)} of {spec.key_groups} key groups met the "
+            f"batch's control rows and they came to {len(texts)} alignments, but all must meet the "
+            f"same rows; states {sorted(texts)[:3]}"
+        )
+    snapshots: dict[int, list[int]] = {}
+    for report in parsed.values():
+        for checkpoint_id, *numbers in report["snapshots"]:
+            total = snapshots.setdefault(checkpoint_id, [0, 0, 0, 0])
+            for place, number in enumerate(numbers):
+                total[place] += number
+    arrived: list[tuple[str, int, int]] = next((r["arrived"] for r in controlled.values()), [])
+    return _Control(
+        after=alignment.from_json(texts.pop()),
+        arrived=tuple((name, number, ms) for name, number, ms in arrived),
+        snapshots={n: (t[0], t[1], t[2], t[3]) for n, t in snapshots.items()},
+        held={g: (r["held_rows"], r["held_bytes"]) for g, r in parsed.items()},
+    )
+
+
+def _barrier_row(row: Row, batch_id: int) -> dict[str, Any]:
+    fields = {field.name: None for field in CHANNEL_FIELDS}
+    return {
+        **fields,
+        "_epoch": row["checkpoint_id"],
+        # Behind every row of the batch.
+        "_seq": (batch_id + 1 << 31) - 1,
+        "_key_group": 0,
+        "_kind": row["kind"],
+        "_barrier": {
+            "base_id": row["base_id"],
+            "completed_id": row["completed_id"],
+            "triggered_ms": row["triggered_ms"],
+        },
+    }
+
+
+def _digest(rows: DataFrame) -> tuple[int, int]:
+    """Count and sum of row hashes: equal for equal bags of rows, in whatever files they lie."""
+    columns = [F.col(name) for name in rows.columns if name != "_barrier"]
+    # The sum of hashes would overflow a long under ANSI rules.
+    hashed = F.sum(F.xxhash64(*columns).cast("decimal(38,0)"))
+    row = rows.agg(F.count("*").alias("rows"), hashed.alias("digest")).collect()[0]
+    return int(row["rows"]), int(row["digest"] or 0)
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)

@@ -1,0 +1,268 @@
+"""The coordinator on the driver: steps of the pure machine, and its actions out to the tables."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+from absflow.errors import JobFailedError, StorageError
+from absflow.protocol import coordinator
+from absflow.protocol.alignment import Barrier
+from absflow.protocol.checkpoints import (
+    Fact,
+    FactKind,
+    FailureReason,
+    Kind,
+    Manifest,
+    StageManifest,
+    StageReport,
+)
+from absflow.protocol.coordinator import Coordinator
+from absflow.protocol.messages import (
+    Action,
+    CheckpointFailed,
+    CompletionWritten,
+    DiscardReport,
+    Event,
+    FailJob,
+    FinishJob,
+    Policy,
+    RootInput,
+    StopJob,
+    Topology,
+    TriggerWritten,
+    WriteAbort,
+    WriteBarrier,
+    WriteCompletion,
+    WriteEnd,
+)
+from absflow.storage.tables import DriverTable, millis, timestamp
+
+__all__ = ["CoordinatorDriver", "Tables", "manifest_of"]
+
+_LOG = logging.getLogger(__name__)
+_LONGEST_WAIT_MS = 500
+
+
+class Tables:
+    """The driver's tables of one attempt, as the coordinator writes them."""
+
+    def __init__(
+        self,
+        barriers: DriverTable,
+        overtakes: DriverTable,
+        checkpoints: DriverTable,
+        attempt: int,
+        incarnation: int,
+        fingerprint: str,
+    ) -> None:
+        """Write for ``attempt`` as driver number ``incarnation``."""
+        self._barriers = barriers
+        self._overtakes = overtakes
+        self._checkpoints = checkpoints
+        self._attempt = attempt
+        self._incarnation = incarnation
+        self._fingerprint = fingerprint
+        names = ("absflow", "pyspark", "delta-spark")
+        self._versions = {name: version(name) for name in names}
+
+    def write_barrier(self, barrier: Barrier) -> None:
+        """Append a trigger; root stages read it."""
+        self._barriers.append(
+            {
+                "attempt": self._attempt,
+                "checkpoint_id": barrier.checkpoint_id,
+                "base_id": barrier.base_id,
+                "completed_id": barrier.completed_id,
+                "kind": Kind.CHECKPOINT.value,
+                "triggered_at": timestamp(barrier.triggered_ms),
+            }
+        )
+
+    def write_end(self, root: RootInput, now_ms: int) -> None:
+        """Append the END of a root input."""
+        self._barriers.append(
+            {
+                "attempt": self._attempt,
+                "kind": Kind.END.value,
+                "stage": root.stage,
+                "input": root.name,
+                "triggered_at": timestamp(now_ms),
+            }
+        )
+
+    def write_abort(self, action: WriteAbort, now_ms: int) -> None:
+        """Release the blocked inputs, then state the fact: a fact without a release may hang."""
+        barrier = action.barrier
+        if action.reason is not FailureReason.SUBSUMED:  # then every stage is past it
+            self._overtakes.append(
+                {
+                    "attempt": self._attempt,
+                    "checkpoint_id": barrier.checkpoint_id,
+                    "kind": "ABORT",
+                    "at": timestamp(now_ms),
+                }
+            )
+        fact = self._fact(barrier.checkpoint_id, FactKind.ABORTED, barrier.triggered_ms, now_ms)
+        fact |= {"reason": action.reason.code, "cause": action.cause, "base_id": barrier.base_id}
+        self._checkpoints.append(fact)
+
+    def write_completion(self, manifest: Manifest, now_ms: int) -> None:
+        """Commit the manifest: from here on the checkpoint exists."""
+        fact = self._fact(manifest.checkpoint_id, FactKind.COMPLETED, manifest.triggered_ms, now_ms)
+        fact |= {"base_id": manifest.base_id, "stages": [_stage_row(s) for s in manifest.stages]}
+        self._checkpoints.append(fact)
+
+    def is_completed(self, checkpoint_id: int) -> bool:
+        """Whether the manifest is there after all; asked when its commit raised."""
+        return any(
+            row["checkpoint_id"] == checkpoint_id and row["kind"] == FactKind.COMPLETED.value
+            for row in self._checkpoints.rows()
+        )
+
+    def recover(
+        self, topology: Topology, policy: Policy, now_ms: int
+    ) -> tuple[Coordinator, tuple[Action, ...]]:
+        """The coordinator as the facts have it."""
+        rows = [r for r in self._barriers.rows() if r["attempt"] == self._attempt]
+        barriers = tuple(
+            Barrier(r["checkpoint_id"], r["base_id"], r["completed_id"], millis(r["triggered_at"]))
+            for r in rows
+            if r["kind"] == Kind.CHECKPOINT.value
+        )
+        ended = {RootInput(r["stage"], r["input"]) for r in rows if r["kind"] == Kind.END.value}
+        terminal = self._checkpoints.rows()
+        facts = tuple(Fact(r["checkpoint_id"], FactKind(r["kind"])) for r in terminal)
+        completed = [r for r in terminal if r["kind"] == FactKind.COMPLETED.value]
+        newest = max(completed, key=lambda r: r["checkpoint_id"], default=None)
+        return coordinator.recover(
+            topology,
+            policy,
+            now_ms,
+            barriers,
+            facts,
+            manifest_of(newest) if newest else None,
+            frozenset(ended),
+        )
+
+    def _fact(
+        self, checkpoint_id: int, kind: FactKind, triggered_ms: int, now_ms: int
+    ) -> dict[str, Any]:
+        return {
+            "checkpoint_id": checkpoint_id,
+            "kind": kind.value,
+            "attempt": self._attempt,
+            "incarnation": self._incarnation,
+            "triggered_at": timestamp(triggered_ms),
+            "ended_at": timestamp(now_ms),
+            "duration_ms": max(0, now_ms - triggered_ms),
+            "fingerprint": self._fingerprint,
+            "versions": list(self._versions.items()),
+        }
+
+
+def _stage_row(stage: StageManifest) -> dict[str, Any]:
+    row = asdict(stage.report)
+    row["positions"] = list(stage.report.positions.items())
+    return {**row, "lineage": list(stage.lineage)}
+
+
+def manifest_of(row: Mapping[str, Any]) -> Manifest:
+    """The manifest in a COMPLETED row of ``checkpoints``."""
+    stages = []
+    for stage in row["stages"]:
+        fields = {k: v for k, v in stage.items() if k != "lineage"}
+        fields["positions"] = dict(fields["positions"])
+        stages.append(StageManifest(StageReport(**fields), tuple(stage["lineage"])))
+    return Manifest(
+        row["checkpoint_id"], row["base_id"], millis(row["triggered_at"]), tuple(stages)
+    )
+
+
+class CoordinatorDriver:
+    """Steps the coordinator and does what it asks for; used by one thread."""
+
+    def __init__(self, tables: Tables, state: Coordinator, now_ms: Callable[[], int]) -> None:
+        """Go on from ``state``; ``now_ms`` is the clock."""
+        self._tables = tables
+        self._now_ms = now_ms
+        self.state = state
+        self.completed_count = 0
+        self.finished_checkpoint: int | None = None
+        self.failure: JobFailedError | None = None
+
+    def begin(self, actions: tuple[Action, ...]) -> None:
+        """Do what :func:`absflow.protocol.coordinator.recover` asked for."""
+        for action in actions:
+            self._do(action)
+
+    def handle(self, event: Event) -> bool:
+        """Take one event and all that follows from it; whether the job is to stop.
+
+        Raises:
+            StorageError: if a fact that must be written cannot be.
+        """
+        waiting = [event]
+        stop = False
+        while waiting:
+            self.state, actions = coordinator.step(self.state, waiting.pop(0))
+            for action in actions:
+                stop = stop or isinstance(action, StopJob)
+                waiting.extend(self._do(action))
+        return stop
+
+    def wait_ms(self) -> int:
+        """How long nothing will have to be done if nothing happens."""
+        due = coordinator.next_trigger_ms(self.state)
+        if due is None:
+            return _LONGEST_WAIT_MS
+        return min(max(due - self._now_ms(), 0), _LONGEST_WAIT_MS)
+
+    def _do(self, action: Action) -> list[Event]:
+        """Carry out one action; what comes of it goes back into the machine."""
+        _LOG.info("coordinator: %s", action)
+        match action:
+            case WriteBarrier(barrier):
+                return [self._trigger(barrier)]
+            case WriteCompletion(manifest):
+                return [self._complete(manifest)]
+            case WriteAbort():
+                self._tables.write_abort(action, self._now_ms())
+            case WriteEnd(root):
+                self._tables.write_end(root, self._now_ms())
+            case DiscardReport(checkpoint_id, stage, why):
+                _LOG.warning(
+                    "report of %s for checkpoint %d discarded: %s", stage, checkpoint_id, why.value
+                )
+            case FailJob(failures, cause):
+                self.failure = JobFailedError(
+                    f"{failures} checkpoints failed in a row, more than "
+                    f"spark.absflow.checkpoint.tolerable-failed allows; the last: {cause}. Nothing "
+                    "is lost: mend the cause and start the job again"
+                )
+            case FinishJob(checkpoint_id):
+                self.finished_checkpoint = checkpoint_id
+            case StopJob():
+                pass
+        return []
+
+    def _trigger(self, barrier: Barrier) -> Event:
+        try:
+            self._tables.write_barrier(barrier)
+        except StorageError as error:
+            return CheckpointFailed(barrier.checkpoint_id, FailureReason.TRIGGER_FAILED, str(error))
+        return TriggerWritten(barrier.checkpoint_id)
+
+    def _complete(self, manifest: Manifest) -> Event:
+        checkpoint_id = manifest.checkpoint_id
+        try:
+            self._tables.write_completion(manifest, self._now_ms())
+        except StorageError as error:
+            # The commit may have landed all the same; only the table knows.
+            if not self._tables.is_completed(checkpoint_id):
+                return CheckpointFailed(checkpoint_id, FailureReason.FINALIZE_FAILED, str(error))
+        self.completed_count += 1
+        return CompletionWritten(checkpoint_id, self._now_ms())

@@ -1,0 +1,80 @@
+"""Query progress as events: a listener that only puts things into a queue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+__all__ = ["BatchDone", "QueryDied", "QueryListener"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDone:
+    """A micro-batch of a stage is committed.
+
+    Attributes:
+        run_id: of the query.
+        batch_id: the batch.
+        rows: rows it read, control rows among them.
+        rows_per_second: as Spark measures it.
+        exhausted: the places of the plan's sources that had nothing new when it was planned.
+    """
+
+    run_id: str
+    batch_id: int
+    rows: int
+    rows_per_second: float
+    exhausted: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryDied:
+    """A query has ended; ``error`` is None if somebody stopped it."""
+
+    run_id: str
+    error: str | None
+
+
+class QueryListener(StreamingQueryListener):
+    """Translates events of the queries that it is told about, and does nothing else."""
+
+    def __init__(self, tell: Callable[[BatchDone | QueryDied], None]) -> None:
+        """Use ``tell`` to put an event into the queue; it must not block."""
+        self._tell = tell
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing to do: who starts a query knows it."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Nothing to do: the next trigger's batch shows what is exhausted."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """A batch is done; a source whose end is its start had nothing new for it."""
+        progress = json.loads(event.progress.json)
+        exhausted = tuple(
+            place
+            for place, source in enumerate(progress["sources"])
+            if source["startOffset"] is not None and source["startOffset"] == source["endOffset"]
+        )
+        self._tell(
+            BatchDone(
+                run_id=progress["runId"],
+                batch_id=progress["batchId"],
+                rows=progress["numInputRows"],
+                rows_per_second=progress.get("processedRowsPerSecond") or 0.0,
+                exhausted=exhausted,
+            )
+        )
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """A query is gone."""
+        self._tell(QueryDied(str(event.runId), event.exception))

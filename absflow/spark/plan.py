@@ -1,0 +1,201 @@
+"""The streaming plan of one stage: sources, channels and control tables to the pages of the stage.
+
+The order of the plan's sources is fixed (inputs as declared, then ``barriers`` if the stage has a
+root input, then ``overtakes``), because Spark's offset log knows a source by its place only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import reduce
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+from absflow.columnar.pages import PAGE_SCHEMA, Packer, Page, PageKind
+from absflow.columnar.stage import Batch, InputSpec, KeyGroupState, StageSpec, run_key_group
+from absflow.errors import GraphError, ProtocolViolation
+from absflow.protocol import alignment
+from absflow.storage.files import Layout
+
+__all__ = ["ALIGNMENT_PROPERTY", "check_source", "source_index", "stage_pages"]
+
+# How a task learns the stage's alignment before the batch: the driver sets this property on the
+# thread that runs the batch, and Spark hands it to every task of every job of that thread.
+ALIGNMENT_PROPERTY = "absflow.alignment"
+_BATCH_PROPERTY = "streaming.sql.batchId"
+
+_PAGE_TYPE = from_arrow_schema(PAGE_SCHEMA)
+_STATE_DDL = "changed_epoch long, live_keys long, held binary, state binary"
+
+
+def check_source(name: str, frame: DataFrame) -> None:
+    """Refuse a source that is not exactly one stream.
+
+    Raises:
+        GraphError: if the frame is a batch frame, or reads several streams: a barrier would cut
+            them at one point only by luck, and its position could not be told.
+    """
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+    streams = sum(bool(leaves.apply(i).isStreaming()) for i in range(leaves.size()))
+    if streams != 1:
+        seen = "is not a streaming DataFrame" if not streams else f"reads {streams} streams"
+        raise GraphError(
+            f"source {name!r} {seen}; declare one source for each spark.readStream, and let a "
+            "stage read several of them"
+        )
+
+
+def source_index(spec: StageSpec, name: str) -> int:
+    """The place of an input among the plan's sources."""
+    return spec.order(name)
+
+
+def stage_pages(
+    spark: SparkSession,
+    spec: StageSpec,
+    sources: Mapping[str, DataFrame],
+    layout: Layout,
+    attempt: int,
+    max_bytes_per_trigger: int,
+) -> DataFrame:
+    """The stream of pages that the stage emits; runs inside a streaming query only."""
+    parts = []
+    for given in spec.inputs:
+        if given.root:
+            rows = sources[given.name]
+        else:
+            rows = _channel(spark, layout.channel(given.name, attempt), max_bytes_per_trigger)
+        parts.append(rows.mapInArrow(_pack(spec, given), _PAGE_TYPE))
+    roots = [given.name for given in spec.inputs if given.root]
+    if roots:
+        parts.append(_barriers(spark, layout.barriers, spec, roots, attempt))
+    parts.append(_overtakes(spark, layout.overtakes, spec, attempt))
+    pages = reduce(DataFrame.union, parts)
+    return pages.groupBy("key_group").applyInPandasWithState(
+        _run(spec), _PAGE_TYPE, _STATE_DDL, "append", GroupStateTimeout.NoTimeout
+    )
+
+
+def _channel(spark: SparkSession, path: str, max_bytes: int) -> DataFrame:
+    # From version 0, never from a snapshot: its files come in no useful order.
+    return (
+        spark.readStream.format("delta")
+        .option("startingVersion", "0")
+        .option("skipChangeCommits", "true")
+        .option("maxBytesPerTrigger", str(max_bytes))
+        .load(path)
+    )
+
+
+def _control_table(spark: SparkSession, path: str) -> DataFrame:
+    return spark.readStream.format("delta").option("startingVersion", "0").load(path)
+
+
+def _barriers(
+    spark: SparkSession, path: str, spec: StageSpec, roots: list[str], attempt: int
+) -> DataFrame:
+    """A trigger becomes a page for each root input and key group, an END row for its own input."""
+    table = _control_table(spark, path).where(F.col("attempt") == attempt)
+    each = table.withColumn("root", F.explode(F.array(*(F.lit(name) for name in roots))))
+    is_end = F.col("kind") == PageKind.END.value
+    mine = (F.col("stage") == spec.name) & (F.col("input") == F.col("root"))
+    return _control_pages(
+        each.where(~is_end | mine),
+        spec,
+        kind=F.when(is_end, PageKind.END.value).otherwise(PageKind.BARRIER.value),
+        input=F.col("root"),
+        base_id=F.coalesce("base_id", F.lit(0)),
+        completed_id=F.coalesce("completed_id", F.lit(0)),
+        triggered_ms=F.unix_millis("triggered_at"),
+    )
+
+
+def _overtakes(spark: SparkSession, path: str, spec: StageSpec, attempt: int) -> DataFrame:
+    table = _control_table(spark, path).where(F.col("attempt") == attempt)
+    return _control_pages(table, spec, kind=F.col("kind"))
+
+
+def _control_pages(rows: DataFrame, spec: StageSpec, **columns: Any) -> DataFrame:
+    """One page per row and key group; what ``columns`` does not give is empty."""
+    groups = F.explode(F.sequence(F.lit(0), F.lit(spec.key_groups - 1)))
+    values = {
+        "key_group": F.col("key_group"),
+        "input": F.lit(""),
+        "checkpoint_id": F.coalesce("checkpoint_id", F.lit(0)),
+        "payload": F.lit(b""),
+        **columns,
+    }
+    return rows.withColumn("key_group", groups).select(
+        *(
+            values.get(field.name, F.lit(0)).cast(field.dataType).alias(field.name)
+            for field in _PAGE_TYPE.fields
+        )
+    )
+
+
+def _pack(
+    spec: StageSpec, given: InputSpec
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    packer = Packer(
+        input=given.name,
+        schema=given.schema,
+        keys=tuple(spec.keys.names),
+        key_groups=spec.key_groups,
+        root=given.root,
+    )
+
+    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return packer.pack(batches, _task().partitionId())
+
+    return pack
+
+
+def _run(
+    spec: StageSpec,
+) -> Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+    columns = PAGE_SCHEMA.names
+
+    def run(
+        key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
+    ) -> Iterator[pd.DataFrame]:
+        key_group = int(key[0])
+        task = _task()
+        before, number = task.getLocalProperty(ALIGNMENT_PROPERTY), _batch_of(task)
+        if before is None:
+            raise ProtocolViolation(
+                f"stage {spec.name!r} was run outside of its micro-batch; its frame belongs to "
+                "absflow and must not be used elsewhere"
+            )
+        pages = [
+            Page(row[0], PageKind(row[1]), *row[2:])
+            for frame in frames
+            for row in frame[columns].itertuples(index=False, name=None)
+        ]
+        batch = Batch(number, state.getCurrentProcessingTimeMs(), alignment.from_json(before))
+        stored = KeyGroupState(*state.get) if state.exists else KeyGroupState()
+        out, kept = run_key_group(spec, key_group, batch, pages, stored)
+        if kept is not stored:
+            state.update((kept.changed_epoch, kept.live_keys, kept.held, kept.state))
+        if out:
+            yield pd.DataFrame([page.as_row() for page in out], columns=columns)
+
+    return run
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    assert task is not None  # executors only
+    return task
+
+
+def _batch_of(task: TaskContext) -> int:
+    number = task.getLocalProperty(_BATCH_PROPERTY)
+    assert number is not None  # set by Spark for every job of a micro-batch
+    return int(number)

@@ -1,0 +1,433 @@
+"""A running job: its queries, its coordinator, and the one thread that watches over both.
+
+That thread owns the coordinator's state, the driver's tables and the queries. Everything else
+(micro-batches, history threads, the listener, callers) only puts events into its queue.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from absflow.columnar.stage import StageSpec
+from absflow.errors import AbsflowError, JobFailedError
+from absflow.graph import Graph, check_unchanged, describe, fingerprint, topology
+from absflow.protocol.messages import (
+    Event,
+    InputExhausted,
+    Policy,
+    RootInput,
+    StopRequested,
+    Tick,
+)
+from absflow.protocol.restarts import RestartPolicy, Restarts, on_failure
+from absflow.settings import Settings
+from absflow.sinks import Sink
+from absflow.spark.batch import StageBatches
+from absflow.spark.driver import CoordinatorDriver, Tables
+from absflow.spark.listener import BatchDone, QueryDied, QueryListener
+from absflow.spark.plan import stage_pages
+from absflow.spark.snapshots import SnapshotAppender
+from absflow.storage import tables
+from absflow.storage.files import Files, Layout
+
+__all__ = ["Progress", "Run", "StageProgress"]
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StageProgress:
+    """How far a stage is: its newest committed batch, and the rows it has read since the start."""
+
+    batch_id: int = -1
+    total_rows: int = 0
+    rows_per_second: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        checkpoint_id: the newest completed checkpoint; 0 if there is none.
+        completed: checkpoints that this run completed.
+        pending: checkpoints under way.
+        stages: by name in topological order.
+    """
+
+    checkpoint_id: int
+    completed: int
+    pending: tuple[int, ...]
+    stages: Mapping[str, StageProgress]
+
+
+@dataclass(slots=True)
+class _StageQuery:
+    """One stage's query and what is needed to start it again."""
+
+    spec: StageSpec
+    appender: SnapshotAppender
+    query: StreamingQuery | None = None
+    run_id: str = ""
+    started_ms: int = 0
+    restarts: Restarts = field(default_factory=Restarts)
+    restart_at_ms: int | None = None
+    progress: StageProgress = field(default_factory=StageProgress)
+
+
+class Run:
+    """A started job. Made by :meth:`absflow.Job.start`."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        graph: Graph,
+        settings: Settings,
+        sources: Mapping[str, DataFrame],
+        sinks: Mapping[str, Sink],
+    ) -> None:
+        """Check and prepare everything; nothing of the job runs yet.
+
+        Raises:
+            StorageError: the storage root cannot be used.
+            GraphError: the graph is not the one that its state belongs to, or a sink's table is
+                another one.
+        """
+        self._spark = spark
+        self._graph = graph
+        self._settings = settings
+        self._sources = sources
+        self._sinks = sinks
+        self._layout = Layout(settings.storage_path)
+        self._files = Files(spark)
+        self._files.check_writable(settings.storage_path)
+        self._events: queue.Queue[Event | BatchDone | QueryDied] = queue.Queue()
+        self._done = threading.Event()
+        self._failure: BaseException | None = None
+        self._attempt, incarnation = self._claim()
+        self._create_tables()
+        self._coordinator, self._owed = self._recover(incarnation)
+        self._stages: dict[str, _StageQuery] = {}
+        self._by_run: dict[str, _StageQuery] = {}
+        self._listener = QueryListener(self._events.put)
+        self._thread = threading.Thread(
+            target=self._watch, name=f"absflow-{graph.job}", daemon=True
+        )
+
+    # -- for callers --------------------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the job runs."""
+        return not self._done.is_set()
+
+    @property
+    def finished_checkpoint(self) -> int | None:
+        """The checkpoint that holds all input, once every (bounded) source has been read."""
+        return self._coordinator.finished_checkpoint
+
+    def progress(self) -> Progress:
+        """How far the job is now."""
+        state = self._coordinator.state
+        return Progress(
+            checkpoint_id=state.completed_id,
+            completed=self._coordinator.completed_count,
+            pending=tuple(sorted(state.pending)),
+            stages={name: stage.progress for name, stage in self._stages.items()},
+        )
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait until the job has ended.
+
+        Args:
+            timeout: how long to wait at most, in seconds.
+
+        Returns:
+            Whether it has ended.
+
+        Raises:
+            JobFailedError: it gave up; ``__cause__`` says why.
+        """
+        if not self._done.wait(timeout):
+            return False
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    def stop(self) -> None:
+        """Give up what is pending, stop the queries, and wait for both.
+
+        Raises:
+            JobFailedError: if the job had given up by itself.
+        """
+        self._events.put(StopRequested())
+        self.await_termination()
+
+    def start(self) -> None:
+        """Start the queries and the thread; called once, by the job."""
+        self._coordinator.begin(self._owed)
+        self._spark.streams.addListener(self._listener)
+        for name, spec in self._graph.stages.items():
+            appender = SnapshotAppender(
+                self._spark,
+                self._graph.job,
+                spec,
+                self._layout,
+                self._attempt,
+                self._files,
+                self._events.put,
+            )
+            self._stages[name] = _StageQuery(spec, appender)
+        try:
+            for stage in self._stages.values():
+                self._start_query(stage)
+        except BaseException:
+            self._stop_queries()
+            raise
+        self._thread.start()
+
+    # -- before the start ---------------------------------------------------------------------
+
+    def _claim(self) -> tuple[int, int]:
+        """Write this driver's start into ``attempts``; the attempt and the incarnation."""
+        path = self._layout.attempts
+        tables.create(self._spark, path, tables.ATTEMPTS)
+        rows = tables.read(self._spark, path).toArrow().to_pylist()
+        incarnation = max((r["incarnation"] for r in rows), default=0) + 1
+        table = tables.DriverTable(
+            self._spark,
+            self._files,
+            path,
+            tables.ATTEMPTS,
+            app_id=f"{self._graph.job}/driver",
+            incarnation=incarnation,
+        )
+        started = [r for r in rows if r["kind"] == "STARTED"]
+        attempt = max((r["attempt"] for r in started), default=1)
+        fact = {
+            "attempt": attempt,
+            "incarnation": incarnation,
+            "at": tables.timestamp(_now_ms()),
+            "fingerprint": fingerprint(self._graph),
+        }
+        if started:
+            before = next(r for r in started if r["attempt"] == attempt)
+            check_unchanged(self._graph, json.loads(before["details"]))
+            table.append({**fact, "kind": "DRIVER"})
+        else:
+            details = json.dumps(describe(self._graph))
+            table.append({**fact, "kind": "STARTED", "details": details})
+        self._attempts = table
+        self._incarnation = incarnation
+        return attempt, incarnation
+
+    def _create_tables(self) -> None:
+        """Create up front what several writers or a reader will meet."""
+        for name, spec in self._graph.stages.items():
+            history = tables.history_columns(spec.keys, spec.state)
+            tables.create(self._spark, self._layout.state(name), history, ["set_id"])
+            if self._graph.has_channel(name):
+                channel = self._layout.channel(name, self._attempt)
+                columns = tables.channel_columns(spec.output)
+                tables.create(self._spark, channel, columns, ["_epoch"])
+        for name, sink in self._sinks.items():
+            stage = self._graph.sinks[name].stage
+            sink.prepare(self._spark, self._graph.stages[stage].output)
+
+    def _recover(self, incarnation: int) -> tuple[CoordinatorDriver, tuple[Any, ...]]:
+        layout = self._layout
+        barriers, overtakes, checkpoints = (
+            tables.DriverTable(
+                self._spark,
+                self._files,
+                path,
+                schema,
+                app_id=f"{self._graph.job}/driver",
+                incarnation=incarnation,
+            )
+            for path, schema in (
+                (layout.barriers, tables.BARRIERS),
+                (layout.overtakes, tables.OVERTAKES),
+                (layout.checkpoints, tables.CHECKPOINTS),
+            )
+        )
+        written = Tables(
+            barriers=barriers,
+            overtakes=overtakes,
+            checkpoints=checkpoints,
+            attempt=self._attempt,
+            incarnation=incarnation,
+            fingerprint=fingerprint(self._graph),
+        )
+        settings = self._settings
+        policy = Policy(
+            interval_ms=settings.checkpoint_interval_ms,
+            timeout_ms=settings.checkpoint_timeout_ms,
+            min_pause_ms=settings.checkpoint_min_pause_ms,
+            max_concurrent=settings.checkpoint_max_concurrent,
+            tolerable_failed=settings.checkpoint_tolerable_failed,
+        )
+        state, owed = written.recover(topology(self._graph), policy, _now_ms())
+        return CoordinatorDriver(written, state, _now_ms), owed
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        try:
+            stop = False
+            while not stop:
+                stop = self._turn()
+            self._failure = self._coordinator.failure
+        except AbsflowError as error:
+            self._failure = error if isinstance(error, JobFailedError) else _failed(error)
+        except BaseException as error:
+            self._failure = _failed(error)
+        finally:
+            self._end()
+
+    def _turn(self) -> bool:
+        """Take one event, then look at the clock; whether the job is to stop."""
+        stop = False
+        try:
+            event = self._events.get(timeout=self._coordinator.wait_ms() / 1000)
+        except queue.Empty:
+            event = None
+        if isinstance(event, BatchDone):
+            self._batch_done(event)
+        elif isinstance(event, QueryDied):
+            self._query_died(event)
+        elif event is not None:
+            stop = self._coordinator.handle(event)
+        now = _now_ms()
+        for stage in self._stages.values():
+            if stage.restart_at_ms is not None and now >= stage.restart_at_ms:
+                self._start_query(stage)
+        return self._coordinator.handle(Tick(now)) or stop
+
+    def _batch_done(self, event: BatchDone) -> None:
+        stage = self._by_run.get(event.run_id)
+        if stage is None:
+            return  # a query that is not ours, or was replaced
+        before = stage.progress
+        stage.progress = StageProgress(
+            event.batch_id, before.total_rows + event.rows, event.rows_per_second
+        )
+        for place, given in enumerate(stage.spec.inputs):
+            if given.bounded and place in event.exhausted:
+                self._coordinator.handle(InputExhausted(RootInput(stage.spec.name, given.name)))
+
+    def _query_died(self, event: QueryDied) -> None:
+        stage = self._by_run.pop(event.run_id, None)
+        if stage is None or event.error is None:
+            return
+        policy = RestartPolicy(
+            self._settings.restart_attempts,
+            self._settings.restart_initial_delay_ms,
+            self._settings.restart_max_delay_ms,
+            self._settings.restart_multiplier,
+            self._settings.restart_reset_after_ms,
+        )
+        now = _now_ms()
+        stage.restarts, delay = on_failure(policy, stage.restarts, stage.started_ms, now)
+        cause = stage.query.exception() if stage.query is not None else None
+        told = _told(event.error)
+        if delay is None:
+            raise JobFailedError(
+                f"job {self._graph.job!r} gave up: the query of stage {stage.spec.name!r} died "
+                f"{stage.restarts.in_a_row + 1} times in a row (spark.absflow.restart.attempts is "
+                f"{policy.attempts}). Nothing is lost: mend the cause and start the job again. "
+                f"The last error: {told}"
+            ) from cause
+        _LOG.warning("stage %s died, restart in %d ms: %s", stage.spec.name, delay, told)
+        stage.restart_at_ms = now + delay
+
+    def _start_query(self, stage: _StageQuery) -> None:
+        spec, name = stage.spec, stage.spec.name
+        pages = stage_pages(
+            self._spark,
+            spec,
+            self._sources,
+            self._layout,
+            attempt=self._attempt,
+            max_bytes_per_trigger=self._settings.channel_max_bytes_per_trigger,
+        )
+        batches = StageBatches(
+            self._graph.job,
+            spec,
+            self._layout,
+            self._attempt,
+            self._files,
+            channel=self._graph.has_channel(name),
+            sinks={n: s for n, s in self._sinks.items() if self._graph.sinks[n].stage == name},
+            appender=stage.appender,
+            max_held_bytes=self._settings.alignment_max_held_bytes,
+            tell=self._events.put,
+        )
+        stage.restart_at_ms = None
+        stage.started_ms = _now_ms()
+        stage.query = (
+            pages.writeStream.foreachBatch(batches)
+            .queryName(f"{self._graph.job}/{name}")
+            .outputMode("append")
+            .trigger(processingTime=f"{self._settings.trigger_interval_ms} milliseconds")
+            .option("checkpointLocation", self._layout.spark_checkpoint(name, self._attempt))
+            .start()
+        )
+        stage.run_id = str(stage.query.runId)
+        self._by_run[stage.run_id] = stage
+
+    def _end(self) -> None:
+        try:
+            self._stop_queries()
+            kind = "FAILED" if self._failure else "ENDED"
+            self._attempts.append(
+                {
+                    "attempt": self._attempt,
+                    "incarnation": self._incarnation,
+                    "kind": kind,
+                    "at": tables.timestamp(_now_ms()),
+                    "fingerprint": fingerprint(self._graph),
+                }
+            )
+        except Exception as error:
+            _LOG.exception("while the job was being stopped")
+            self._failure = self._failure or _failed(error)
+        finally:
+            self._done.set()
+
+    def _stop_queries(self) -> None:
+        self._by_run.clear()
+        for stage in self._stages.values():
+            if stage.query is not None and stage.query.isActive:
+                stage.query.stop()
+        for stage in self._stages.values():
+            stage.appender.close()
+        self._spark.streams.removeListener(self._listener)
+
+
+def _failed(error: BaseException) -> JobFailedError:
+    failure = JobFailedError(f"the job stopped: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def _told(error: str) -> str:
+    """Absflow's own words in the text of a dead query, else the text."""
+    for line in error.splitlines():
+        if line.startswith("absflow.errors."):
+            return line.removeprefix("absflow.errors.")
+    return error.strip()
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)

@@ -1,0 +1,156 @@
+"""Where a job's files lie, and plain files on whatever file system the storage root is on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.sql import SparkSession
+
+from absflow.errors import StorageError
+
+__all__ = ["Files", "Layout"]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths below a storage root. Tables and working directories never nest."""
+
+    root: str
+
+    @property
+    def attempts(self) -> str:
+        """Table: starts of attempts and drivers."""
+        return f"{self.root}/attempts"
+
+    @property
+    def barriers(self) -> str:
+        """Table: triggers."""
+        return f"{self.root}/barriers"
+
+    @property
+    def overtakes(self) -> str:
+        """Table: aborts, read directly by every stage."""
+        return f"{self.root}/overtakes"
+
+    @property
+    def checkpoints(self) -> str:
+        """Table: terminal facts."""
+        return f"{self.root}/checkpoints"
+
+    def state(self, stage: str) -> str:
+        """Table: state history of a stage."""
+        return f"{self.root}/state/{stage}"
+
+    def channel(self, stage: str, attempt: int) -> str:
+        """Table: what a stage sends to its consumers in one attempt."""
+        return f"{self.root}/channels/{stage}/attempt={attempt}"
+
+    def spark_checkpoint(self, stage: str, attempt: int) -> str:
+        """Directory: Spark's own checkpoint of the stage's query."""
+        return f"{self.root}/work/attempt={attempt}/{stage}/spark"
+
+    def alignment(self, stage: str, attempt: int) -> str:
+        """Directory: the stage's alignment after each batch with a control row."""
+        return f"{self.root}/work/attempt={attempt}/{stage}/alignment"
+
+    def staging(self, stage: str, attempt: int) -> str:
+        """Directory: snapshots on their way to the state history."""
+        return f"{self.root}/work/attempt={attempt}/{stage}/staging"
+
+
+class Files:
+    """Small files through Hadoop's FileSystem, so that every storage Spark can write to will do.
+
+    Raises:
+        StorageError: from every method, naming the path, if the file system refuses.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        """Use the Hadoop configuration of ``spark``."""
+        jvm: Any = spark.sparkContext._jvm
+        self._hadoop = jvm.org.apache.hadoop
+        self._io = jvm.org.apache.commons.io.IOUtils
+        self._gateway: Any = spark.sparkContext._gateway
+        self._conf = spark._jsparkSession.sessionState().newHadoopConf()
+
+    def read(self, path: str) -> str | None:
+        """The text of a file; None if there is none."""
+        try:
+            stream = self._fs(path).open(self._path(path))
+        except Py4JJavaError as error:
+            if _class_of(error).endswith("FileNotFoundException"):
+                return None
+            raise _storage_error("read", path, error) from error
+        try:
+            return str(self._io.toString(stream, "UTF-8"))
+        except Py4JError as error:
+            raise _storage_error("read", path, error) from error
+        finally:
+            stream.close()
+
+    def write(self, path: str, text: str) -> None:
+        """Put a file in place whole, in the place of an older one: written aside, then renamed."""
+        aside = f"{path}.tmp"
+        try:
+            stream = self._fs(path).create(self._path(aside), True)
+            try:
+                stream.write(bytearray(text.encode()))
+            finally:
+                stream.close()
+            rename = self._hadoop.fs.Options.Rename
+            options = self._gateway.new_array(rename, 1)
+            options[0] = rename.OVERWRITE
+            context = self._hadoop.fs.FileContext.getFileContext(
+                self._path(path).toUri(), self._conf
+            )
+            context.rename(self._path(aside), self._path(path), options)
+        except Py4JError as error:
+            raise _storage_error("write", path, error) from error
+
+    def names(self, path: str) -> list[str]:
+        """The names in a directory, sorted; empty if there is none."""
+        try:
+            return sorted(
+                s.getPath().getName() for s in self._fs(path).listStatus(self._path(path))
+            )
+        except Py4JJavaError as error:
+            if _class_of(error).endswith("FileNotFoundException"):
+                return []
+            raise _storage_error("list", path, error) from error
+
+    def delete(self, path: str) -> None:
+        """Delete a file or a directory with all in it; nothing happens if there is none."""
+        try:
+            self._fs(path).delete(self._path(path), True)
+        except Py4JError as error:
+            raise _storage_error("delete", path, error) from error
+
+    def check_writable(self, path: str) -> None:
+        """Write and delete a file below ``path``, so that a bad storage root is refused early."""
+        probe = f"{path}/.absflow-write-check"
+        self.write(probe, "")
+        self.delete(probe)
+
+    def _path(self, path: str) -> Any:
+        return self._hadoop.fs.Path(path)
+
+    def _fs(self, path: str) -> Any:
+        try:
+            return self._path(path).getFileSystem(self._conf)
+        except Py4JError as error:
+            raise _storage_error("reach", path, error) from error
+
+
+def _class_of(error: Py4JJavaError) -> str:
+    return str(error.java_exception.getClass().getName())
+
+
+def _storage_error(verb: str, path: str, error: Py4JError) -> StorageError:
+    java = getattr(error, "java_exception", None)
+    seen = str(java.toString()) if java is not None else str(error)
+    return StorageError(
+        f"could not {verb} {path!r}: {seen}; spark.absflow.storage.path must name a place that "
+        "the driver and every executor can read and write"
+    )

@@ -1,0 +1,235 @@
+"""The Delta tables of a job: their columns, how they are created, appended to and read.
+
+Only plain protocol features are used (no deletion vectors, column mapping or generated columns), so
+that anything that reads Delta can read them. The driver's own tables are written by the driver
+alone, one commit per fact. Each of those commits carries a transaction id that rises with the
+driver's incarnation, and is looked up in the log afterwards: a write that returned without a commit
+(Delta skips a transaction id that is not new) is an error, not a success.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from absflow.columnar.pages import channel_schema
+from absflow.errors import StorageError
+from absflow.storage.delta_log import LogTail
+from absflow.storage.files import Files
+
+__all__ = [
+    "ATTEMPTS",
+    "BARRIERS",
+    "CHECKPOINTS",
+    "OVERTAKES",
+    "DriverTable",
+    "append",
+    "channel_columns",
+    "create",
+    "history_columns",
+    "millis",
+    "read",
+    "timestamp",
+]
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+ATTEMPTS = pa.schema(
+    [
+        ("attempt", pa.int32()),
+        ("incarnation", pa.int64()),
+        ("kind", pa.string()),
+        ("at", _TIME),
+        ("fingerprint", pa.string()),
+        ("details", pa.string()),
+    ]
+)
+BARRIERS = pa.schema(
+    [
+        ("attempt", pa.int32()),
+        ("checkpoint_id", pa.int64()),
+        ("base_id", pa.int64()),
+        ("completed_id", pa.int64()),
+        ("kind", pa.string()),
+        ("stage", pa.string()),
+        ("input", pa.string()),
+        ("triggered_at", _TIME),
+    ]
+)
+OVERTAKES = pa.schema(
+    [
+        ("attempt", pa.int32()),
+        ("checkpoint_id", pa.int64()),
+        ("kind", pa.string()),
+        ("at", _TIME),
+    ]
+)
+_STAGE = pa.struct(
+    [
+        ("stage", pa.string()),
+        ("checkpoint_id", pa.int64()),
+        ("batch_id", pa.int64()),
+        ("lineage", pa.list_(pa.int64())),
+        ("positions", pa.map_(pa.string(), pa.string())),
+        ("rows_changed", pa.int64()),
+        ("bytes_changed", pa.int64()),
+        ("keys_total", pa.int64()),
+        ("bytes_total", pa.int64()),
+        ("rows_out", pa.int64()),
+        ("held_rows", pa.int64()),
+        ("held_bytes", pa.int64()),
+        ("start_delay_ms", pa.int64()),
+        ("alignment_ms", pa.int64()),
+        ("sync_ms", pa.int64()),
+        ("async_ms", pa.int64()),
+        ("commit_ms", pa.int64()),
+    ]
+)
+CHECKPOINTS = pa.schema(
+    [
+        ("checkpoint_id", pa.int64()),
+        ("kind", pa.string()),
+        ("reason", pa.string()),
+        ("cause", pa.string()),
+        ("attempt", pa.int32()),
+        ("incarnation", pa.int64()),
+        ("base_id", pa.int64()),
+        ("triggered_at", _TIME),
+        ("ended_at", _TIME),
+        ("duration_ms", pa.int64()),
+        ("stages", pa.list_(_STAGE)),
+        ("fingerprint", pa.string()),
+        ("versions", pa.map_(pa.string(), pa.string())),
+    ]
+)
+
+
+def channel_columns(output: pa.Schema) -> pa.Schema:
+    """The columns of a channel table."""
+    return channel_schema(output)
+
+
+def history_columns(keys: pa.Schema, state: pa.Schema) -> pa.Schema:
+    """The columns of a state history table."""
+    own = [
+        pa.field("set_id", pa.int64()),
+        pa.field("checkpoint_id", pa.int64()),
+        pa.field("key_group", pa.int32()),
+        pa.field("op", pa.string()),
+    ]
+    return pa.schema([*own, *keys, *state])
+
+
+def create(
+    spark: SparkSession,
+    path: str,
+    schema: pa.Schema,
+    partition_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+) -> None:
+    """Create an empty table at ``path``, unless there is one.
+
+    Raises:
+        StorageError: if it cannot be created.
+    """
+    builder = DeltaTable.createIfNotExists(spark).location(path)
+    builder = builder.addColumns(from_arrow_schema(schema))
+    if partition_by:
+        builder = builder.partitionedBy(*partition_by)
+    for key, value in (properties or {}).items():
+        builder = builder.property(key, value)
+    try:
+        builder.execute()
+    except (PySparkException, Py4JError) as error:
+        raise StorageError(
+            f"could not create table {path!r}: {error}; its directory must be empty or hold this "
+            "very table"
+        ) from error
+
+
+def read(spark: SparkSession, path: str) -> DataFrame:
+    """The table at ``path`` as it is now."""
+    return spark.read.format("delta").load(path)
+
+
+def append(
+    frame: DataFrame, path: str, app_id: str, txn_version: int, user_metadata: Mapping[str, Any]
+) -> None:
+    """Append ``frame`` in one commit, once: Delta skips a ``txn_version`` that is not new."""
+    (
+        frame.write.format("delta")
+        .mode("append")
+        .option("txnAppId", app_id)
+        .option("txnVersion", str(txn_version))
+        .option("userMetadata", json.dumps(user_metadata))
+        .save(path)
+    )
+
+
+class DriverTable:
+    """A table of facts that only the driver writes."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        files: Files,
+        path: str,
+        schema: pa.Schema,
+        app_id: str,
+        incarnation: int,
+    ) -> None:
+        """Create the table if it is not there."""
+        create(spark, path, schema)
+        self._spark = spark
+        self._path = path
+        self._schema = schema
+        self._app_id = app_id
+        self._incarnation = incarnation
+        self._written = 0
+        self._log = LogTail(files.read, path)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows."""
+        return list(read(self._spark, self._path).toArrow().to_pylist())
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Append one fact and see it in the log.
+
+        Raises:
+            StorageError: if it was not committed, or if another driver's incarnation is newer.
+        """
+        self._written += 1
+        version = (self._incarnation << 32) + self._written
+        table = pa.Table.from_pylist([dict(row)], schema=self._schema)
+        frame = self._spark.createDataFrame(table).coalesce(1)
+        try:
+            append(frame, self._path, self._app_id, version, {"incarnation": self._incarnation})
+        except (PySparkException, Py4JError) as error:
+            raise StorageError(f"could not append to {self._path!r}: {error}") from error
+        commits = self._log.advance()
+        if not any(c.transactions.get(self._app_id) == version for c in commits):
+            newest = self._log.transactions.get(self._app_id, -1)
+            raise StorageError(
+                f"a commit to {self._path!r} was skipped: the log has driver incarnation "
+                f"{newest >> 32}, this driver is {self._incarnation}; another driver runs on this "
+                "storage root, so this one must stop"
+            )
+
+
+def timestamp(time_ms: int) -> datetime:
+    """``time_ms`` (ms since 1970) as an aware datetime in UTC."""
+    return datetime.fromtimestamp(time_ms / 1000, tz=timezone.utc)
+
+
+def millis(time: datetime) -> int:
+    """The inverse of :func:`timestamp`."""
+    return round(time.timestamp() * 1000)
