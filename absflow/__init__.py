@@ -1,6 +1,14 @@
-"""absflow: consistent, named, queryable checkpoints of whole Spark streaming jobs."""
+"""absflow: consistent, named, queryable checkpoints of whole Spark streaming jobs.
 
-from absflow.columnar.process import Context, Result
+What needs pyspark or pandas is imported when it is first asked for, so that the command line, which
+needs neither, starts fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
 from absflow.errors import (
     AbsflowError,
     GraphError,
@@ -13,8 +21,14 @@ from absflow.errors import (
     SettingsError,
     StorageError,
 )
-from absflow.job import Job
-from absflow.sinks import DeltaSink, ForeachBatchSink, Sink, SinkWrite
+
+# Not lazy: an import of the module absflow.history would take the place of the function.
+from absflow.history import History, history
+
+if TYPE_CHECKING:
+    from absflow.columnar.process import Context, Result
+    from absflow.job import Job
+    from absflow.sinks import DeltaSink, ForeachBatchSink, Sink, SinkWrite
 
 __all__ = [
     "AbsflowError",
@@ -22,6 +36,7 @@ __all__ = [
     "DeltaSink",
     "ForeachBatchSink",
     "GraphError",
+    "History",
     "Job",
     "JobFailedError",
     "NotFoundError",
@@ -34,4 +49,28 @@ __all__ = [
     "Sink",
     "SinkWrite",
     "StorageError",
+    "history",
 ]
+
+if not TYPE_CHECKING:  # a checker that saw this would take any name for one of absflow's
+    _LAZY = {
+        "Context": "absflow.columnar.process",
+        "DeltaSink": "absflow.sinks",
+        "ForeachBatchSink": "absflow.sinks",
+        "Job": "absflow.job",
+        "Result": "absflow.columnar.process",
+        "Sink": "absflow.sinks",
+        "SinkWrite": "absflow.sinks",
+    }
+
+    def __getattr__(name):
+        """Import a public name on first use (PEP 562)."""
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        """The public names, imported or not."""
+        return sorted({*globals(), *__all__})

@@ -4,12 +4,14 @@ The hash is part of the storage format: state and pages of a job are spread by i
 the values of the key columns only (not on Spark, on the process, or on the width of an integer)
 and is pinned by test vectors.
 
-``hash64`` of one value: integers, dates (days), timestamps (microseconds UTC) and booleans are one
-64-bit word; a decimal is the two words of its unscaled 128-bit value; strings (UTF-8) and binary
-are zero-padded to 64-bit little-endian words and start from their length; null is a fixed word.
-Words are folded with the finaliser of SplitMix64 (Steele, Lea, Flood 2014), columns in key order
-likewise. The key group is the hash modulo the number of key groups (Flink: murmur hash modulo the
-maximum parallelism).
+A value is one or more 64-bit words. Integers, dates (days), timestamps (microseconds UTC) and
+booleans are one, in two's complement; a decimal is the two of its unscaled 128-bit value, the low
+one first; strings (UTF-8) and binary are their length in bytes, then the bytes as little-endian
+words, the last one padded with zeros. The words are folded from 0 on by ``hash = mix(hash ^ word)``
+where ``mix`` is one step of SplitMix64 (Steele, Lea, Flood 2014): add ``_SEED``, then finalise.
+Null has the hash ``_NULL``. A row folds the hashes of its columns in key order from ``_SEED`` on.
+The key group is the hash modulo the number of key groups (Flink: murmur hash modulo the maximum
+parallelism).
 """
 
 from __future__ import annotations
@@ -38,10 +40,11 @@ def check_key_type(name: str, type_: pa.DataType) -> None:
     """Refuse a key column whose values cannot be hashed to the same group for ever.
 
     Raises:
-        GraphError: for floats (0.0, -0.0 and NaN have no one hash) and nested types.
+        GraphError: for floats (0.0, -0.0 and NaN have no one hash), nested types, and what Spark
+            has no type for.
     """
     allowed = (
-        pa.types.is_integer,
+        pa.types.is_signed_integer,
         pa.types.is_boolean,
         pa.types.is_date32,
         pa.types.is_timestamp,
@@ -66,7 +69,7 @@ def key_groups(columns: Sequence[pa.Array], groups: int) -> npt.NDArray[np.int32
         n numbers in [0, groups).
 
     >>> key_groups([pa.array(["N14228", None])], 128).tolist()
-    [35, 22]
+    [106, 53]
     """
     return (hash64(columns) % np.uint64(groups)).astype(np.int32)
 
@@ -111,24 +114,22 @@ def _integers(column: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _hash_bytes(column: pa.Array) -> Hashes:
-    """Hash variable-length values, all of one word count at a time."""
-    large = pa.large_binary()
-    column = column.cast(pa.large_string() if not pa.types.is_binary(column.type) else large)
+    """Hash variable-length values, the n-th words of all of them at a time."""
+    column = column.cast(pa.large_binary())
+    if not len(column):
+        return np.empty(0, dtype=np.uint64)
     offsets = _words(column, column.offset, len(column) + 1)
-    data = np.frombuffer(column.buffers()[2] or b"", dtype=np.uint8)
     lengths = np.diff(offsets)
-    counts = (lengths + 7) // 8
     hashes = _mix(lengths.astype(np.uint64))
-    for count in np.unique(counts[counts > 0]):
-        rows = np.flatnonzero(counts == count)
-        index = offsets[rows, None] + np.arange(count * 8)
-        inside = index < offsets[rows + 1, None]
-        padded = np.where(inside, data[np.minimum(index, len(data) - 1)], 0).astype(np.uint8)
-        words = np.ascontiguousarray(padded).view(np.dtype("<u8"))
-        folded = hashes[rows]
-        for position in range(count):
-            folded = _mix(folded ^ words[:, position])
-        hashes[rows] = folded
+    # One word may be read at every byte, so at the last one, too.
+    data = np.frombuffer(column.buffers()[2] or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
+    data = np.append(data, np.zeros(8, dtype=np.uint8))
+    words = np.ndarray(len(data) - 7, dtype="<u8", buffer=data, strides=(1,))
+    for start in range(0, int(lengths.max()), 8):
+        rows = np.flatnonzero(lengths > start)
+        beyond = (8 * np.maximum(start + 8 - lengths[rows], 0)).astype(np.uint64)
+        word = words[offsets[rows] - offsets[0] + start] << beyond >> beyond
+        hashes[rows] = _mix(hashes[rows] ^ word)
     return hashes
 
 
@@ -170,9 +171,9 @@ def factorize(keys: pa.Table) -> tuple[Codes, pa.Table]:
         return codes, pa.table([encoded.dictionary], schema=keys.schema)
     encoded = pa.array(_combined([keys])[0]).dictionary_encode()
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    first = np.empty(len(encoded.dictionary), dtype=np.int64)
-    first[codes[::-1]] = np.arange(len(codes))[::-1]
-    return codes, keys.take(pa.array(first))
+    row_of = np.empty(len(encoded.dictionary), dtype=np.int64)
+    row_of[codes] = np.arange(len(codes))  # any of the key's rows
+    return codes, keys.take(pa.array(row_of))
 
 
 def locate(keys: pa.Table, among: pa.Table) -> Codes:
@@ -189,7 +190,7 @@ def locate(keys: pa.Table, among: pa.Table) -> Codes:
 def _combined(tables: Sequence[pa.Table]) -> list[Codes]:
     """One code per row such that rows of all tables are equal exactly if their codes are."""
     sizes = [table.num_rows for table in tables]
-    result = np.zeros(sum(sizes), dtype=np.int64)
+    result, bound = np.zeros(sum(sizes), dtype=np.int64), 1
     for number in range(tables[0].num_columns):
         both = _flat(
             pa.chunked_array(
@@ -199,6 +200,10 @@ def _combined(tables: Sequence[pa.Table]) -> list[Codes]:
         )
         encoded = both.dictionary_encode(null_encoding="encode")
         codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        # Renumbered after each column, so that the product stays below rows x rows.
-        result = np.unique(result * max(len(encoded.dictionary), 1) + codes, return_inverse=True)[1]
+        count = max(len(encoded.dictionary), 1)
+        if bound * count >= 2**63:
+            # Renumbered from 0 on, so that the product stays below rows x rows.
+            values, result = np.unique(result, return_inverse=True)
+            bound = len(values)
+        result, bound = result * count + codes, bound * count
     return np.split(result, np.cumsum(sizes)[:-1])

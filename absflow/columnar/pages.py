@@ -89,7 +89,7 @@ CHANNEL_FIELDS = (
 )
 ORDER_FIELDS = CHANNEL_FIELDS[1:3]
 _SEQ_BITS = 31
-_HEADER = struct.Struct("<2sBxI")
+_HEADER = struct.Struct("<2sBBI")
 _MAGIC, _VERSION = b"AF", 1
 
 
@@ -128,8 +128,7 @@ def encode(table: pa.Table | pa.RecordBatch) -> bytes:
     """The payload of ``table``; its schema is not part of it."""
     batch = _one_batch(table)
     message = batch.serialize()
-    header = _HEADER.pack(_MAGIC, _VERSION, zlib.crc32(message))
-    return header + bytes(message)
+    return b"".join((_HEADER.pack(_MAGIC, _VERSION, 0, zlib.crc32(message)), message))
 
 
 def decode(payload: bytes, schema: pa.Schema, what: str) -> pa.RecordBatch:
@@ -145,8 +144,8 @@ def decode(payload: bytes, schema: pa.Schema, what: str) -> pa.RecordBatch:
     """
     if len(payload) < _HEADER.size:
         raise PageCorruptError(_corrupt(what, f"only {len(payload)} bytes"))
-    magic, version, expected = _HEADER.unpack_from(payload)
-    if magic != _MAGIC or version != _VERSION:
+    *format_, expected = _HEADER.unpack_from(payload)
+    if format_ != [_MAGIC, _VERSION, 0]:
         raise PageCorruptError(_corrupt(what, f"header {payload[:4]!r}"))
     message = memoryview(payload)[_HEADER.size :]
     seen = zlib.crc32(message)
@@ -285,10 +284,10 @@ def unpack(
             order = (batch_id << _SEQ_BITS) + page.seq + np.arange(count, dtype=np.int64)
             yield pa.RecordBatch.from_arrays(
                 [
-                    pa.array(np.full(count, page.checkpoint_id, dtype=np.int64)),
+                    pa.repeat(pa.scalar(page.checkpoint_id, pa.int64()), count),
                     pa.array(order),
-                    pa.array(np.full(count, page.key_group, dtype=np.int32)),
-                    pa.array([PageKind.DATA.value] * count, type=pa.string()),
+                    pa.repeat(pa.scalar(page.key_group, pa.int32()), count),
+                    pa.repeat(PageKind.DATA.value, count),
                     pa.nulls(count, CHANNEL_FIELDS[4].type),
                     *rows.columns,
                 ],

@@ -295,7 +295,7 @@ def _column(made: Call, frame: Frame, declared: pa.Field, what: str) -> pa.Array
         if isinstance(frame, pd.DataFrame):
             return pa.Array.from_pandas(values, type=declared.type)
         return values if values.type == declared.type else values.cast(declared.type)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         seen = values.dtype if isinstance(frame, pd.DataFrame) else values.type
         raise ProcessError(
             f"{made}: {what} column {declared.name!r} has type {seen}, but {declared.type} is "

@@ -205,6 +205,7 @@ def run_key_group(
     """
     align, said, seen = _align(spec, batch.alignment, pages)
     data = [_with_epoch(spec, p, batch.alignment) for p in pages if p.kind is PageKind.DATA]
+    data.sort(key=lambda p: (spec.order(p.input), p.seq))
     held = _held_pages(spec, key_group, stored)
     work = _Work(spec, key_group, batch, stored, held + data, batch.alignment)
     work.changed_epoch = stored.changed_epoch
@@ -212,7 +213,7 @@ def run_key_group(
         if isinstance(action, TakeSnapshot):
             _process(work, upto=dict.fromkeys(_names(spec), action.barrier.checkpoint_id))
             _snapshot(work, action.barrier)
-    _process(work, upto={name: alignment.gate(align, name) for name in _names(spec)})
+    _process(work, upto=_gates(spec, align))
     if any(isinstance(action, EndStage) for action in said):
         work.out.append(Page(key_group, PageKind.END, checkpoint_id=align.epoch))
     if seen or work.pages:
@@ -230,13 +231,14 @@ def _align(
 ) -> tuple[Alignment, tuple[alignment.Action, ...], list[Page]]:
     """Run the batch's control rows through the machine, in an order every key group agrees on."""
     rank = {PageKind.ABORT: 0, PageKind.BARRIER: 1, PageKind.END: 2}
+    order = {name: number for number, name in enumerate(_names(spec))}
     control = [p for p in pages if p.kind in rank]
     control.sort(
         key=lambda p: (
             p.kind is PageKind.END,
             p.checkpoint_id,
             rank[p.kind],
-            spec.order(p.input) if p.input else -1,
+            order.get(p.input, -1),
         )
     )
     state, said = alignment.run(before, [_event(p) for p in control])
@@ -259,6 +261,20 @@ def _with_epoch(spec: StageSpec, page: Page, before: Alignment) -> Page:
     return replace(page, checkpoint_id=before.inputs[page.input].newest + 1)
 
 
+def _gates(spec: StageSpec, align: Alignment) -> dict[str, int | None]:
+    """The highest epoch that may be processed on each input after the batch's control rows.
+
+    On an open input these are the rows behind its newest barrier. Later ones wait, for a channel
+    can bring them first: a batch that snapshots n emits rows of n and n + 1 in one commit and
+    barrier n in the next, and a reader may stop between the two, or inside the first.
+    """
+    gates = {name: alignment.gate(align, name) for name in _names(spec)}
+    for name, given in align.inputs.items():
+        if gates[name] is None and not given.ended:
+            gates[name] = given.newest + 1
+    return gates
+
+
 def _held_pages(spec: StageSpec, key_group: int, stored: KeyGroupState) -> list[Page]:
     if not stored.held:
         return []
@@ -274,7 +290,8 @@ def _process(work: _Work, upto: Mapping[str, int | None]) -> None:
         limit = upto[page.input]
         (due if limit is None or page.checkpoint_id <= limit else rest).append(page)
     work.pages = rest
-    due.sort(key=lambda p: (p.checkpoint_id, work.spec.order(p.input), p.seq))
+    # Stable: held pages come first, new ones by seq, which counts within one batch only.
+    due.sort(key=lambda p: (p.checkpoint_id, work.spec.order(p.input)))
     for (_, name), run in itertools.groupby(due, key=lambda p: (p.checkpoint_id, p.input)):
         _process_rows(work, name, list(run))
 

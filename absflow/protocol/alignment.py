@@ -155,14 +155,14 @@ INPUT_TRANSITIONS: Mapping[tuple[InputStatus, str], tuple[InputStatus, ...]] = {
     (InputStatus.OPEN, "new barrier"): (InputStatus.BLOCKED, InputStatus.OPEN),
     (InputStatus.OPEN, "old barrier"): (InputStatus.OPEN,),
     (InputStatus.OPEN, "end"): (InputStatus.ENDED,),
-    (InputStatus.BLOCKED, "new barrier"): (InputStatus.BLOCKED, InputStatus.OPEN),
+    (InputStatus.BLOCKED, "new barrier"): (InputStatus.BLOCKED,),
     (InputStatus.BLOCKED, "old barrier"): (InputStatus.BLOCKED,),
     (InputStatus.BLOCKED, "settled"): (
         InputStatus.OPEN,
         InputStatus.BLOCKED,
         InputStatus.ENDED,
     ),
-    (InputStatus.BLOCKED, "end"): (InputStatus.BLOCKED, InputStatus.ENDED),
+    (InputStatus.BLOCKED, "end"): (InputStatus.BLOCKED,),
     (InputStatus.ENDED, "old barrier"): (InputStatus.ENDED,),
     (InputStatus.ENDED, "new barrier"): (InputStatus.ENDED,),
     (InputStatus.ENDED, "end"): (InputStatus.ENDED,),
@@ -304,8 +304,8 @@ def _settle(state: Alignment) -> _Changed:
         lowest = min(heads)
         if lowest in state.dead:
             pass
-        elif len(heads) > 1:
-            # Ids only rise on an input, so the one with the higher head never brings `lowest`.
+        elif len(heads) > 1 or any(i.last > lowest for i in state.inputs.values()):
+            # Ids only rise on an input, so one that is past `lowest` never brings it.
             state = replace(state, dead=state.dead | {lowest})
             actions.append(Discard(lowest, Reason.SKIPPED))
         elif all(i.waiting for i in state.inputs.values() if i.live):
@@ -364,6 +364,8 @@ def validate(state: Alignment) -> None:
     _hold(len(heads) <= 1, "all blocked inputs wait for one id", state)
     _hold(not heads or any(not i.waiting for i in live), "an aligned id is settled", state)
     _hold(not heads & state.dead, "a dead id blocks nothing", state)
+    past = max((i.last for i in state.inputs.values()), default=0)
+    _hold(all(past <= n for n in heads), "nobody waits for an id that another is past", state)
     _hold(all(n > state.snapshot for n in state.dead), "dead ids are above the snapshot", state)
     _hold(state.ended == (not live), "a stage ends with its last input", state)
 

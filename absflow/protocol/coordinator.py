@@ -95,8 +95,10 @@ PHASE_TRANSITIONS: Mapping[tuple[Phase, str], Phase | FactKind] = {
     (Phase.COLLECTING, "stop"): FactKind.ABORTED,
     (Phase.COLLECTING, "later completed"): FactKind.ABORTED,
     (Phase.READY, "finalise"): Phase.FINALIZING,
+    (Phase.READY, "failed"): FactKind.ABORTED,
     (Phase.READY, "timeout"): FactKind.ABORTED,
     (Phase.READY, "stop"): FactKind.ABORTED,
+    (Phase.READY, "later completed"): FactKind.ABORTED,
     (Phase.FINALIZING, "manifest committed"): FactKind.COMPLETED,
     (Phase.FINALIZING, "failed"): FactKind.ABORTED,
 }

@@ -239,7 +239,7 @@ class Run:
             if self._graph.has_channel(name):
                 channel = self._layout.channel(name, self._attempt)
                 columns = tables.channel_columns(spec.output)
-                tables.create(self._spark, channel, columns, ["_epoch"])
+                tables.create(self._spark, channel, columns, ["_epoch"], tables.CHANNEL_PROPERTIES)
         for name, sink in self._sinks.items():
             stage = self._graph.sinks[name].stage
             sink.prepare(self._spark, self._graph.stages[stage].output)

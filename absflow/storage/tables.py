@@ -29,6 +29,7 @@ from absflow.storage.files import Files
 __all__ = [
     "ATTEMPTS",
     "BARRIERS",
+    "CHANNEL_PROPERTIES",
     "CHECKPOINTS",
     "OVERTAKES",
     "DriverTable",
@@ -111,6 +112,14 @@ CHECKPOINTS = pa.schema(
         ("versions", pa.map_(pa.string(), pa.string())),
     ]
 )
+
+
+# A channel is read from end to end, never searched, so its commits need no statistics; and it is
+# followed commit by commit, so it seldom needs a checkpoint of its log.
+CHANNEL_PROPERTIES = {
+    "delta.dataSkippingNumIndexedCols": "0",
+    "delta.checkpointInterval": "100",
+}
 
 
 def channel_columns(output: pa.Schema) -> pa.Schema:

@@ -1,0 +1,1 @@
+"""The command line: what has become of a job, without a JVM."""

@@ -1,0 +1,193 @@
+"""The commands: options in, records printed out."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from absflow.cli import documents, tables
+from absflow.cli.reader import Reader
+from absflow.errors import AbsflowError, SettingsError
+from absflow.protocol.checkpoints import Status
+from absflow.settings import PREFIX
+
+__all__ = ["absflow"]
+
+_VARIABLE = "ABSFLOW_STORAGE"
+_SETTING = f"{PREFIX}storage.path"
+_SHOWN = 20
+_PIPE_WIDTH = 160
+
+
+class _Group(click.Group):
+    """Prints an error of absflow as one line and exits with 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except AbsflowError as error:
+            click.echo(f"absflow: {' '.join(str(error).split())}", err=True)
+            ctx.exit(1)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="absflow", message="%(prog)s %(version)s")
+def absflow() -> None:
+    """Look into the checkpoints of an absflow job, running or not, without Spark.
+
+    The storage root of the job is taken from --storage, else from the file given as
+    --properties-file, else from the environment variable ABSFLOW_STORAGE.
+    """
+
+
+def _on_storage(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that every command has."""
+    options = [
+        click.option("--storage", metavar="PATH", help="Storage root of the job."),
+        click.option(
+            "--properties-file",
+            metavar="FILE",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help=f"Take {_SETTING} from this file (as for spark-submit).",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
+    ]
+    for option in options:
+        command = option(command)
+    return command
+
+
+def _limit(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option(
+        "--limit",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help=f"Show {what}; 0 for all. Default: {_SHOWN}, with --json all.",
+    )
+
+
+@absflow.command()
+@_limit("the newest N")
+@_on_storage
+def history(
+    storage: str | None, properties_file: Path | None, as_json: bool, limit: int | None
+) -> None:
+    """List the checkpoints.
+
+    How each one ended, when, how long it took and what it wrote.
+    """
+    reader = Reader(_root(storage, properties_file))
+    stages = reader.stages
+    records = reader.checkpoints()
+    count = _count(limit, as_json)
+    shown = records if count is None else records[-count:]
+    if as_json:
+        click.echo(documents.text(documents.history(records, shown)))
+        return
+    console = _console()
+    console.print(tables.history(shown, len(stages)))
+    console.print(tables.summary_line(records, len(shown)))
+
+
+@absflow.command()
+@click.argument("checkpoint_id", metavar="ID", type=int)
+@_on_storage
+def show(
+    checkpoint_id: int, storage: str | None, properties_file: Path | None, as_json: bool
+) -> None:
+    """Show all of one checkpoint.
+
+    Its stages, how long each of their phases took, and where the sources stood.
+    """
+    record = Reader(_root(storage, properties_file)).checkpoint(checkpoint_id)
+    if as_json:
+        click.echo(documents.text(documents.checkpoint(record)))
+        return
+    console = _console()
+    console.print(tables.head(record))
+    if record.status is Status.COMPLETED:
+        for block in (tables.sizes, tables.times, tables.phases, tables.positions):
+            console.print()
+            console.print(block(record))
+
+
+@absflow.command()
+@click.argument("stage")
+@click.option("--at", type=int, metavar="ID", help="A completed checkpoint. Default: the newest.")
+@click.option(
+    "--key",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Only keys with this value in this column; NAME alone for NULL. May be repeated.",
+)
+@_limit("the first N keys")
+@_on_storage
+def state(
+    stage: str,
+    at: int | None,
+    key: tuple[str, ...],
+    storage: str | None,
+    properties_file: Path | None,
+    as_json: bool,
+    limit: int | None,
+) -> None:
+    """Show the state of STAGE at a checkpoint.
+
+    One line per key, sorted by key. Times are ISO 8601, binary is base64, in --key too.
+    """
+    asked = {name: value if sign else None for name, sign, value in (k.partition("=") for k in key)}
+    record = Reader(_root(storage, properties_file)).state(stage, at, asked)
+    count = _count(limit, as_json)
+    if as_json:
+        click.echo(documents.text(documents.state(record, count)))
+        return
+    shown = record.rows.num_rows if count is None else min(count, record.rows.num_rows)
+    console = _console()
+    console.print(tables.state(record, count))
+    console.print(
+        f"{shown:,} of {record.rows.num_rows:,} keys of {stage} at checkpoint "
+        f"{record.checkpoint_id}" + (f" with {', '.join(key)}" if key else "")
+    )
+
+
+def _count(limit: int | None, as_json: bool) -> int | None:
+    """How many to show; None for all."""
+    if limit is None:
+        return None if as_json else _SHOWN
+    return limit or None
+
+
+def _root(storage: str | None, properties_file: Path | None) -> str:
+    if storage:
+        return storage
+    if properties_file:
+        return _from_properties(properties_file)
+    if given := os.environ.get(_VARIABLE):
+        return given
+    raise click.UsageError(
+        f"no storage root given: use --storage, --properties-file or {_VARIABLE}"
+    )
+
+
+def _from_properties(path: Path) -> str:
+    """The storage root in a file of Java properties, which Spark's are."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        match = re.match(r"\s*([^\s=:#!]+)\s*[=:\s]\s*(.*?)\s*$", line)
+        if match and match[1] == _SETTING and match[2]:
+            return match[2]
+    raise SettingsError(f"{str(path)!r} does not set {_SETTING}; add it, or use --storage")
+
+
+def _console() -> Console:
+    """Standard output; into a pipe, lines as long as the tables need."""
+    wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    width = _PIPE_WIDTH if wide else None
+    return Console(width=width, markup=False, highlight=False, emoji=False)

@@ -1,0 +1,111 @@
+"""Records as JSON documents: times ISO 8601, decimals as strings, binary in base64."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import date, datetime
+from decimal import Decimal
+from statistics import median
+from typing import Any
+
+from absflow.cli.reader import CheckpointRecord, StateRecord
+from absflow.protocol.checkpoints import StageManifest, Status
+from absflow.protocol.lookup import sentence_of
+
+__all__ = ["checkpoint", "history", "plain", "state", "summary", "text"]
+
+Document = dict[str, Any]
+
+
+def summary(records: Sequence[CheckpointRecord]) -> Document:
+    """How many ended how, and how long a completed one takes."""
+    durations = [r.duration_ms for r in records if r.status is Status.COMPLETED]
+    return {
+        **{s.value.lower(): sum(r.status is s for r in records) for s in Status},
+        "median_duration_ms": median(d or 0 for d in durations) if durations else None,
+    }
+
+
+def history(records: Sequence[CheckpointRecord], shown: Sequence[CheckpointRecord]) -> Document:
+    """All checkpoints in short.
+
+    Args:
+        records: all, which the summary is of.
+        shown: those to list.
+    """
+    return {"summary": summary(records), "checkpoints": [_short(r) for r in shown]}
+
+
+def checkpoint(record: CheckpointRecord) -> Document:
+    """One checkpoint with the reports of its stages."""
+    return {
+        **_short(record),
+        "versions": dict(record.versions),
+        "stages": [_stage(s) for s in record.stages],
+    }
+
+
+def state(record: StateRecord, limit: int | None) -> Document:
+    """The first ``limit`` keys of a state; None for all."""
+    rows = record.rows if limit is None else record.rows.slice(0, limit)
+    return {
+        "stage": record.columns.stage,
+        "checkpoint_id": record.checkpoint_id,
+        "key": list(record.columns.key),
+        "keys": record.rows.num_rows,
+        "state": [plain(row) for row in rows.to_pylist()],
+    }
+
+
+def text(document: Document) -> str:
+    """The document as JSON."""
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """A value of any column as JSON has it; NaN and the infinities, which it has not, as text."""
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case None | bool() | int() | float() | str():
+            return value
+        case datetime() | date():
+            return value.isoformat()
+        case Decimal():
+            return format(value, "f")
+        case bytes():
+            return base64.b64encode(value).decode()
+        case Mapping():
+            return {str(key): plain(item) for key, item in value.items()}
+        case Sequence():
+            return [plain(item) for item in value]
+    return str(value)
+
+
+def _short(record: CheckpointRecord) -> Document:
+    own = [s.report for s in record.stages if s.report.checkpoint_id == record.checkpoint_id]
+    return {
+        "checkpoint_id": record.checkpoint_id,
+        "status": record.status.value,
+        "reason": record.reason,
+        "sentence": sentence_of(record.reason),
+        "cause": record.cause,
+        "attempt": record.attempt,
+        "base_id": record.base_id,
+        "triggered_at": plain(record.triggered_at),
+        "ended_at": plain(record.ended_at),
+        "duration_ms": record.duration_ms,
+        "rows_changed": sum(r.rows_changed for r in own) if own else None,
+        "bytes_changed": sum(r.bytes_changed for r in own) if own else None,
+    }
+
+
+def _stage(stage: StageManifest) -> Document:
+    report = asdict(stage.report)
+    report["snapshot_id"] = report.pop("checkpoint_id")
+    del report["rows_in"]  # no column of the table
+    return {**report, "lineage": list(stage.lineage)}

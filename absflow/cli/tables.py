@@ -1,0 +1,239 @@
+"""Records as tables for a terminal; nothing is read or printed here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+import pyarrow as pa
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from absflow.cli.documents import plain, summary
+from absflow.cli.reader import CheckpointRecord, StateRecord
+from absflow.protocol.checkpoints import StageReport, Status
+from absflow.protocol.lookup import sentence_of
+
+__all__ = ["head", "history", "phases", "positions", "sizes", "state", "summary_line", "times"]
+
+_STYLES = {Status.COMPLETED: "green", Status.ABORTED: "red", Status.PENDING: "yellow"}
+# The phases of a stage in the order of time: field, sign in the bar, colour.
+_PHASES = (
+    ("start_delay_ms", ".", "bright_black"),
+    ("alignment_ms", "=", "yellow"),
+    ("sync_ms", "#", "red"),
+    ("commit_ms", "+", "blue"),
+    ("async_ms", "~", "cyan"),
+)
+_BAR_WIDTH = 60
+_NONE = "-"
+
+
+def history(records: Iterable[CheckpointRecord], stage_count: int) -> Table:
+    """One line per checkpoint.
+
+    Args:
+        records: what to list.
+        stage_count: how many stages the job has.
+    """
+    table = _table("id>")
+    table.add_column("status", no_wrap=True)
+    for name in ("triggered (UTC)", "duration", "stages", "rows\nchanged", "bytes\nchanged"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("reason", overflow="fold")
+    for record in records:
+        own = _own(record)
+        done = record.status is Status.COMPLETED
+        table.add_row(
+            str(record.checkpoint_id),
+            Text(record.status.value, _STYLES[record.status]),
+            _time(record.triggered_at),
+            _duration(record.duration_ms),
+            f"{len(record.stages)}/{stage_count}" if done else _NONE,
+            _count(sum(r.rows_changed for r in own)) if done else _NONE,
+            _bytes(sum(r.bytes_changed for r in own)) if done else _NONE,
+            record.reason or "",
+        )
+    return table
+
+
+def summary_line(records: Sequence[CheckpointRecord], shown: int) -> str:
+    """Counts and the median duration; says so if fewer than all are shown."""
+    numbers = summary(records)
+    line = ", ".join(f"{_count(numbers[n])} {n}" for n in ("completed", "aborted", "pending"))
+    middle = numbers["median_duration_ms"]
+    line += f"; median duration {_duration(middle)}" if middle is not None else ""
+    return line + (f" (the newest {shown} shown)" if shown < len(records) else "")
+
+
+def head(record: CheckpointRecord) -> Table:
+    """What is said of the checkpoint as a whole."""
+    base = "full snapshots" if record.base_id == 0 else f"changes since {record.base_id}"
+    lines: list[tuple[str, str | Text]] = [
+        ("checkpoint", str(record.checkpoint_id)),
+        ("status", Text(record.status.value, _STYLES[record.status])),
+        ("base", base),
+        ("attempt", str(record.attempt)),
+        ("triggered", f"{_time(record.triggered_at)} UTC"),
+    ]
+    if record.ended_at is not None:
+        ended = f"{_time(record.ended_at)} UTC, after {_duration(record.duration_ms)}"
+        lines.append((record.status.value.lower(), ended))
+    if record.reason:
+        sentence = sentence_of(record.reason)
+        lines.append(("reason", f"{record.reason}: {sentence}" if sentence else record.reason))
+    if record.cause:
+        lines.append(("cause", record.cause))
+    if record.versions:
+        versions = ", ".join(f"{name} {value}" for name, value in record.versions.items())
+        lines.append(("versions", versions))
+    return _pairs(lines)
+
+
+def sizes(record: CheckpointRecord) -> Table:
+    """One line per stage: what its snapshot wrote, what its state is, and what it held at most."""
+    table = _table("stage", "rows\nchanged>", "rows\ntotal>", "bytes\nchanged>", "bytes\ntotal>")
+    table.add_column("held while\naligning", justify="right", no_wrap=True)
+    for report in (s.report for s in record.stages):
+        own = report.checkpoint_id == record.checkpoint_id
+        held = f"{_count(report.held_rows)}, {_bytes(report.held_bytes)}"
+        table.add_row(
+            report.stage if own else f"{report.stage} (ended, as of {report.checkpoint_id})",
+            _count(report.rows_changed) if own else _NONE,
+            _count(report.keys_total),
+            _bytes(report.bytes_changed) if own else _NONE,
+            _bytes(report.bytes_total),
+            held if own and report.held_rows else _NONE,
+        )
+    return table
+
+
+def times(record: CheckpointRecord) -> Table:
+    """One line per stage that took part: how long each of its phases was."""
+    table = _table("stage", *(f"{_phase(field)}>" for field, _, _ in _PHASES))
+    for report in _own(record):
+        table.add_row(report.stage, *(_duration(getattr(report, f)) for f, _, _ in _PHASES))
+    return table
+
+
+def phases(record: CheckpointRecord) -> Table:
+    """The phases of each stage as a bar, all from the trigger on and to one scale."""
+    reports = _own(record)
+    scale = max([record.duration_ms or 0, *map(_total_ms, reports), 1])
+    grid = Table.grid(padding=(0, 2))
+    for report in reports:
+        grid.add_row(report.stage, _bar(report, scale))
+    legend = Text("  ").join(
+        Text(f"{sign} {_phase(field)}", colour) for field, sign, colour in _PHASES
+    )
+    grid.add_row("", legend)
+    return grid
+
+
+def positions(record: CheckpointRecord) -> Table:
+    """Where the root inputs stood: one line per input."""
+    return _pairs(
+        (f"{name} -> {s.report.stage}", position)
+        for s in record.stages
+        for name, position in s.report.positions.items()
+    )
+
+
+def state(record: StateRecord, limit: int | None) -> Table:
+    """The first ``limit`` keys of a state; None for all."""
+    rows = record.rows if limit is None else record.rows.slice(0, limit)
+    table = _table()
+    for column in record.rows.schema:
+        style = "bold" if column.name in record.columns.key else ""
+        numeric = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+        right = numeric or pa.types.is_decimal(column.type)
+        justify: Literal["left", "right"] = "right" if right else "left"
+        table.add_column(Text(column.name), style=style, justify=justify, overflow="fold")
+    for row in rows.to_pylist():
+        table.add_row(*(Text(_cell(value)) for value in row.values()))
+    return table
+
+
+def _table(*columns: str) -> Table:
+    """A table; ``>`` behind a name sets its column flush right and keeps it whole."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in columns:
+        if name.endswith(">"):
+            table.add_column(name.rstrip(">"), justify="right", no_wrap=True)
+        else:
+            table.add_column(name, overflow="fold")
+    return table
+
+
+def _pairs(lines: Iterable[tuple[str, str | Text]]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bright_black")
+    grid.add_column(overflow="fold")
+    for name, value in lines:
+        grid.add_row(name, value)
+    return grid
+
+
+def _own(record: CheckpointRecord) -> list[StageReport]:
+    """The reports of this checkpoint; a stage that had ended repeats an older one."""
+    reports = (s.report for s in record.stages)
+    return [r for r in reports if r.checkpoint_id == record.checkpoint_id]
+
+
+def _phase(field: str) -> str:
+    return field.removesuffix("_ms").replace("_", " ")
+
+
+def _total_ms(report: StageReport) -> int:
+    return sum(getattr(report, field) for field, _, _ in _PHASES)
+
+
+def _bar(report: StageReport, scale: int) -> Text:
+    bar = Text()
+    at = 0
+    for field, sign, colour in _PHASES:
+        before = round(at * _BAR_WIDTH / scale)
+        at += getattr(report, field)
+        bar.append(sign * (round(at * _BAR_WIDTH / scale) - before), colour)
+    return bar
+
+
+def _cell(value: Any) -> str:
+    shown = plain(value)
+    if shown is None or isinstance(shown, str):
+        return "NULL" if shown is None else shown
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def _time(time: datetime) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _duration(ms: float | None) -> str:
+    if ms is None:
+        return _NONE
+    seconds = ms / 1000
+    if seconds < 1:
+        return f"{ms:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds) // 60
+    if minutes < 60:
+        return f"{minutes} min {round(seconds) % 60:02} s"
+    return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def _count(number: int) -> str:
+    return f"{number:,}"
+
+
+def _bytes(number: int) -> str:
+    size = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.95 or unit == "GB":
+            break
+        size /= 1000
+    return f"{number} B" if unit == "B" else f"{size:,.1f} {unit}"

@@ -1,0 +1,138 @@
+"""What may be asked of a job's history, and what is said when it is not there.
+
+Whoever reads the tables of a job, with Spark or without, asks here first, so that both know the
+same stages and columns and refuse in the same words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from absflow.errors import NotFoundError
+from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Status, status_of
+
+__all__ = [
+    "StageColumns",
+    "check_key",
+    "find_stage",
+    "no_checkpoint",
+    "no_stage_in_checkpoint",
+    "sentence_of",
+    "stages_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class StageColumns:
+    """The columns of a stage's state history behind absflow's own.
+
+    Attributes:
+        stage: the stage's name.
+        key: names of the key columns; empty for a forwarding stage, which keeps nothing.
+        state: names of the state columns.
+    """
+
+    stage: str
+    key: tuple[str, ...]
+    state: tuple[str, ...]
+
+
+def stages_of(details: Iterable[str]) -> dict[str, StageColumns]:
+    """The stages of a job.
+
+    Args:
+        details: that column of the STARTED rows of ``attempts``, oldest first; a stage is what the
+            newest attempt that has it says.
+
+    >>> stages_of(['{"legs": {"key": [["tailnum", "string"]], "state": [["n", "int64"]]}}'])
+    {'legs': StageColumns(stage='legs', key=('tailnum',), state=('n',))}
+    """
+    stages: dict[str, StageColumns] = {}
+    for text in details:
+        for name, described in json.loads(text).items():
+            key, state = (tuple(n for n, _ in described[part]) for part in ("key", "state"))
+            stages[name] = StageColumns(name, key, state)
+    return stages
+
+
+def find_stage(stages: Mapping[str, StageColumns], name: str) -> StageColumns:
+    """The columns of the stage ``name``.
+
+    Raises:
+        NotFoundError: there is no such stage, or it keeps no state.
+    """
+    if name not in stages:
+        raise NotFoundError(f"there is no stage {name!r}; the job has {_names(stages)}")
+    if not stages[name].key:
+        stateful = [stage.stage for stage in stages.values() if stage.key]
+        raise NotFoundError(
+            f"stage {name!r} forwards a source and keeps no state; those that do are "
+            f"{_names(stateful)}"
+        )
+    return stages[name]
+
+
+def check_key(columns: StageColumns, asked: Collection[str], *, whole: bool = False) -> None:
+    """Refuse names that are not key columns of the stage.
+
+    Args:
+        columns: the stage.
+        asked: the names given.
+        whole: every key column must be among them.
+
+    Raises:
+        NotFoundError: naming what is unknown or missing.
+    """
+    has = f"stage {columns.stage!r} has the key columns {_names(columns.key)}"
+    unknown = [name for name in asked if name not in columns.key]
+    if unknown:
+        raise NotFoundError(f"{_names(unknown)} is no key column; {has}")
+    missing = [name for name in columns.key if name not in asked]
+    if whole and missing:
+        raise NotFoundError(f"the key lacks {_names(missing)}; {has}; a null is given as None")
+
+
+def no_checkpoint(
+    asked: int | None, facts: Collection[Fact], triggered: Collection[int]
+) -> NotFoundError:
+    """The error for a checkpoint that is not completed.
+
+    Args:
+        asked: its id; None if the newest completed one was wanted, and there is none.
+        facts: all terminal facts.
+        triggered: the ids of all barrier rows.
+    """
+    completed = [f.checkpoint_id for f in facts if f.kind is FactKind.COMPLETED]
+    there = (
+        f"completed are {len(completed)} from {min(completed)} to {max(completed)}"
+        if completed
+        else "none has completed yet"
+    )
+    if asked is None:
+        return NotFoundError(f"there is no completed checkpoint; {len(triggered)} were triggered")
+    fact = next((f for f in facts if f.checkpoint_id == asked), None)
+    if fact is None and asked not in triggered:
+        return NotFoundError(f"checkpoint {asked} was never triggered; {there}")
+    if status_of(asked, facts) is Status.PENDING:
+        return NotFoundError(f"checkpoint {asked} is pending; {there}")
+    reason = fact.reason if fact else None
+    why = f" ({reason.code}: {reason.sentence})" if reason else ""
+    return NotFoundError(f"checkpoint {asked} was aborted{why}; {there}")
+
+
+def no_stage_in_checkpoint(stage: str, checkpoint_id: int, has: Iterable[str]) -> NotFoundError:
+    """The error for a stage of the job that a completed checkpoint does not hold."""
+    return NotFoundError(
+        f"checkpoint {checkpoint_id} holds nothing of stage {stage!r}; it has {_names(has)}"
+    )
+
+
+def sentence_of(code: str | None) -> str | None:
+    """What people read for a reason's code; None for a code of another version."""
+    return next((r.sentence for r in FailureReason if r.code == code), None)
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names) or "none"

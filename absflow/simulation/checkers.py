@@ -1,0 +1,262 @@
+"""What must be true of the tables that a simulated world leaves behind.
+
+The checkers do not look at how the world moved: not at its memory, nor at its machines. From the
+sources' rows and the graph they compute on their own, path by path, what each stage must hold and
+must have emitted for given source positions, and compare that with the tables:
+
+* ids: triggers rise, completions rise, and every trigger has come to a terminal fact;
+* consistent cut: what the history sets along a manifest's lineage add up to is the state after
+  exactly the source rows up to the manifest's positions, for every stage, and so is the output
+  that stands before the barrier;
+* exactly once: every channel holds, path by path, a prefix of what is due, and all of it at the
+  end; final state is that of all rows;
+* no stuck checkpoint: when the faults have ceased, the job comes to its end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from absflow.protocol.alignment import Barrier
+from absflow.protocol.checkpoints import FactKind, Manifest, Status, status_of
+from absflow.simulation.job import Graph, Row, transform
+from absflow.simulation.stage import Memory, Sent
+from absflow.simulation.tables import Tables
+
+__all__ = ["check"]
+
+State = dict[str, tuple[int, int]]
+
+
+@dataclass(slots=True)
+class _Path:
+    """The rows that are due on one way into a stage, folded up to a position that only rises."""
+
+    rows: tuple[Row, ...]
+    folded: int = 0
+    seen: int = 0
+    digest: int = 0
+    counts: Counter[int] = field(default_factory=Counter)
+    totals: Counter[int] = field(default_factory=Counter)
+
+    def advance(self, position: int) -> None:
+        """Fold the rows whose place in the source is below ``position``."""
+        while self.folded < len(self.rows) and self.rows[self.folded].number < position:
+            row = self.rows[self.folded]
+            self.folded += 1
+            self.seen += 1
+            self.digest = (self.digest * 1_000_003 + row.number * 91 + row.sign * row.amount) % (
+                2**61 - 1
+            )
+            self.counts[row.key] += row.sign
+            self.totals[row.key] += row.sign * row.amount
+
+
+class _Due:
+    """What is due: computed from the sources alone."""
+
+    def __init__(self, graph: Graph, rows: Mapping[str, tuple[Row, ...]]) -> None:
+        self.into = {
+            s.name: {path: _Path(_along(path, rows)) for path in graph.paths(s.name)}
+            for s in graph.stages
+        }
+        self.out = {
+            s.name: {(*path, s.name): _along((*path, s.name), rows) for path in graph.paths(s.name)}
+            for s in graph.stages
+        }
+
+    def state(self, stage: str, positions: Mapping[str, int]) -> State:
+        """The state of ``stage`` after the source rows below ``positions``."""
+        state: State = {}
+        counts: Counter[int] = Counter()
+        totals: Counter[int] = Counter()
+        for path, due in self.into[stage].items():
+            due.advance(positions[path[0]])
+            counts.update(due.counts)
+            totals.update(due.totals)
+            if due.seen:
+                state["path " + ">".join(path)] = (due.seen, due.digest)
+        for key, count in counts.items():
+            if (count, totals[key]) != (0, 0):
+                state[f"key {key}"] = (count, totals[key])
+        return state
+
+
+def _along(path: tuple[str, ...], rows: Mapping[str, tuple[Row, ...]]) -> tuple[Row, ...]:
+    """The rows of a source after the stages of a path."""
+    source, *stages = path
+    along = rows[source]
+    for stage in stages:
+        along = tuple(made for row in along for made in transform(stage, row))
+    return along
+
+
+def check(graph: Graph, tables: Tables, finished: bool) -> list[str]:
+    """Every violation, in words; none if all is well."""
+    found = [*_ids(tables), *_replays(tables)]
+    due = _Due(graph, tables.rows)
+    emitted = {s.name: _by_path(tables, s.name) for s in graph.stages}
+    found += _channels(due, emitted)
+    if not found:
+        found += _cuts(graph, tables, due, emitted)
+    if not finished:
+        return [*found, "stuck: the faults have ceased, but the job does not come to its end"]
+    return [*found, *_end(graph, tables, due, emitted)]
+
+
+def _ids(tables: Tables) -> Iterator[str]:
+    triggers = [row.checkpoint_id for row in tables.barriers if isinstance(row, Barrier)]
+    for earlier, later in pairwise(triggers):
+        if later <= earlier:
+            yield f"ids do not rise: {later} was triggered after {earlier}"
+    completed = [f.checkpoint_id for f in tables.facts if f.kind is FactKind.COMPLETED]
+    for earlier, later in pairwise(completed):
+        if later <= earlier:
+            yield f"ids do not rise: {later} completed after {earlier}"
+    for checkpoint_id in completed:
+        if status_of(checkpoint_id, tables.facts) is not Status.COMPLETED:
+            yield f"checkpoint {checkpoint_id} was aborted before it completed"
+
+
+def _replays(tables: Tables) -> Iterator[str]:
+    for name, channel in tables.channels.items():
+        for mismatch in channel.mismatches:
+            yield f"stage {name}: {mismatch}"
+
+
+_Emitted = dict[tuple[str, ...], list[Sent]]
+
+
+def _by_path(tables: Tables, stage: str) -> _Emitted:
+    paths: _Emitted = {}
+    for item in tables.log_of(stage):
+        if isinstance(item, Sent):
+            paths.setdefault(item.row.path, []).append(item)
+    return paths
+
+
+def _channels(due: _Due, emitted: Mapping[str, _Emitted]) -> Iterator[str]:
+    """Nothing lost, nothing twice, nothing out of order, and epochs that never fall."""
+    for stage, paths in emitted.items():
+        for path, items in paths.items():
+            wanted = due.out[stage].get(path, ())
+            for place, item in enumerate(items):
+                if place >= len(wanted) or item.row != wanted[place]:
+                    yield (
+                        f"exactly once: row {place} of {'>'.join(path)} is {item.row}, "
+                        f"due was {wanted[place] if place < len(wanted) else 'nothing'}"
+                    )
+                    break
+            epochs = [item.epoch for item in items]
+            if epochs != sorted(epochs):
+                yield f"epochs fall on {'>'.join(path)}: {epochs}"
+
+
+def _cuts(
+    graph: Graph, tables: Tables, due: _Due, emitted: Mapping[str, _Emitted]
+) -> Iterator[str]:
+    """Each completed checkpoint, oldest first, is the cut at its own positions."""
+    before = dict.fromkeys(tables.rows, 0)
+    for checkpoint_id, manifest in tables.manifests.items():
+        named = [s.report.stage for s in manifest.stages]
+        if named != [s.name for s in graph.stages]:
+            yield f"checkpoint {checkpoint_id} has stages {named}"
+            return
+        positions = _positions(graph, manifest)
+        for source, position in positions.items():
+            if not before[source] <= position <= len(tables.rows[source]):
+                yield f"checkpoint {checkpoint_id}: {source} goes from {before[source]} {position}"
+                return
+        before = positions
+        for stage in named:
+            yield from _cut(tables, due, emitted[stage], manifest, stage, positions)
+
+
+def _positions(graph: Graph, manifest: Manifest) -> dict[str, int]:
+    return {
+        root: int(part.report.positions[root])
+        for part in manifest.stages
+        for root in graph.stage(part.report.stage).roots
+    }
+
+
+def _cut(
+    tables: Tables,
+    due: _Due,
+    emitted: _Emitted,
+    manifest: Manifest,
+    stage: str,
+    positions: Mapping[str, int],
+) -> Iterator[str]:
+    checkpoint_id = manifest.checkpoint_id
+    part = next(s for s in manifest.stages if s.report.stage == stage)
+    sets = tables.histories[stage].sets
+    missing = [n for n in part.lineage if n not in sets]
+    if missing:
+        yield f"checkpoint {checkpoint_id}: sets {missing} are not in the history of {stage}"
+        return
+    wanted = due.state(stage, positions)
+    if (there := _reconstruct(tables, stage, part.lineage)) != wanted:
+        yield (
+            f"consistent cut: checkpoint {checkpoint_id}, stage {stage}, at {dict(positions)}: "
+            f"{_difference(there, wanted)}"
+        )
+    for path, rows in due.out[stage].items():
+        epochs = [item.epoch for item in emitted.get(path, ())]
+        there_rows = bisect_left(epochs, checkpoint_id + 1)
+        due_rows = sum(row.number < positions[path[0]] for row in rows)
+        if there_rows != due_rows:
+            yield (
+                f"consistent cut: {there_rows} rows of {'>'.join(path)} stand before barrier "
+                f"{checkpoint_id}, due are {due_rows}"
+            )
+
+
+def _reconstruct(tables: Tables, stage: str, lineage: tuple[int, ...]) -> State:
+    """The last change of each key along the lineage."""
+    state: State = {}
+    for set_id in lineage:
+        for key, value in tables.histories[stage].sets[set_id].items():
+            if value is None:
+                state.pop(key, None)
+            else:
+                state[key] = value
+    return state
+
+
+def _difference(there: State, wanted: State) -> str:
+    keys = sorted(k for k in there.keys() | wanted.keys() if there.get(k) != wanted.get(k))
+    return "; ".join(f"{k} is {there.get(k)}, due {wanted.get(k)}" for k in keys[:3])
+
+
+def _end_of_stage(stage: str, memory: Memory, wanted: State) -> Iterator[str]:
+    if memory.held:
+        yield f"stage {stage} still holds {len(memory.held)} rows"
+    values = {k: e.value for k, e in memory.values.items() if e.value is not None}
+    if values != wanted:
+        yield f"exactly once: stage {stage} ends with {_difference(values, wanted)}"
+
+
+def _end(graph: Graph, tables: Tables, due: _Due, emitted: Mapping[str, _Emitted]) -> Iterator[str]:
+    """A finished job has processed every row, and nothing is left pending."""
+    ends = {source: len(rows) for source, rows in tables.rows.items()}
+    for stage in (s.name for s in graph.stages):
+        files = tables.stages[stage]
+        # A last batch that was written and reported, but not committed, would be replayed.
+        if files.committed + 1 not in files.offsets:
+            yield from _end_of_stage(stage, files.memory, due.state(stage, ends))
+        for path, rows in due.out[stage].items():
+            if len(there := emitted[stage].get(path, [])) != len(rows):
+                yield f"exactly once: {'>'.join(path)} has {len(there)} rows of {len(rows)}"
+    newest = max(tables.manifests, default=0)
+    if not newest or _positions(graph, tables.manifests[newest]) != ends:
+        yield f"the newest checkpoint, {newest}, does not hold every row"
+    for row in tables.barriers:
+        if isinstance(row, Barrier):
+            status = status_of(row.checkpoint_id, tables.facts)
+            if status is Status.PENDING:
+                yield f"stuck: checkpoint {row.checkpoint_id} has come to no end"

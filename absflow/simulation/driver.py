@@ -1,0 +1,238 @@
+"""The driver: the coordinator's machine, its writes in order, and messages that take their time."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from absflow.protocol import coordinator
+from absflow.protocol.alignment import Barrier
+from absflow.protocol.checkpoints import FailureReason, Manifest, StageReport
+from absflow.protocol.coordinator import Coordinator, Phase
+from absflow.protocol.messages import (
+    Action,
+    CheckpointFailed,
+    CompletionWritten,
+    DiscardReport,
+    Event,
+    FailJob,
+    FinishJob,
+    HistoryFound,
+    InputExhausted,
+    RootInput,
+    StageReported,
+    StopJob,
+    Tick,
+    TriggerWritten,
+    WriteAbort,
+    WriteBarrier,
+    WriteCompletion,
+    WriteEnd,
+)
+from absflow.simulation.clock import Life, Process
+from absflow.simulation.scene import Scene
+
+__all__ = ["Driver"]
+
+_TICK_MS = 40
+_POLL_MS = 20
+_END_WRITES = 2
+
+
+class Driver:
+    """One incarnation of the driver, rebuilt from the tables."""
+
+    def __init__(self, scene: Scene, life: Life) -> None:
+        """Recover, and begin to tick."""
+        self.life = life
+        self.stopped = False
+        self.finished = False
+        self.lost = False
+        self._scene = scene
+        self._writes: deque[Process] = deque()
+        self._writing = False
+        self._told: set[RootInput] = set()
+        tables = scene.tables
+        barriers = tuple(row for row in tables.barriers if isinstance(row, Barrier))
+        ended = frozenset(row for row in tables.barriers if isinstance(row, RootInput))
+        newest = max(tables.manifests, default=0)
+        self.state: Coordinator
+        self.state, actions = coordinator.recover(
+            scene.knobs.graph.topology,
+            scene.knobs.policy,
+            scene.clock.now_ms,
+            barriers,
+            tuple(tables.facts),
+            tables.manifests.get(newest),
+            ended,
+        )
+        scene.story.tell("driver", "starts", newest, f"next is {self.state.next_id}")
+        for action in actions:
+            self._do(action)
+        scene.clock.spawn(self._ticks(), life)
+
+    @property
+    def idle(self) -> bool:
+        """Whether every write that was asked for is done."""
+        return not self._writing
+
+    @property
+    def finalising(self) -> int | None:
+        """The checkpoint whose manifest is being committed."""
+        pending = self.state.pending.items()
+        return next((n for n, p in pending if p.phase is Phase.FINALIZING), None)
+
+    def tell(self, event: Event) -> None:
+        """Step the machine and do what it asks for."""
+        self.state, actions = coordinator.step(self.state, event)
+        coordinator.validate(self.state)
+        flying = len(self.state.pending)
+        self._scene.story.mark("two checkpoints in flight", flying == 2)
+        self._scene.story.mark("more than two checkpoints in flight", flying > 2)
+        for action in actions:
+            self._do(action)
+
+    def report(self, report: StageReport) -> None:
+        """A stage sends its report; it may be lost, late or repeated."""
+        faults, story = self._scene.faults, self._scene.story
+        if faults.strike("report_lost"):
+            story.tell("message", "report is lost", report.checkpoint_id, report.stage)
+            story.mark("report lost")
+            return
+        late = faults.strike("report_late")
+        late_ms = self._scene.knobs.policy.timeout_ms if late else 0
+        for _ in range(2 if faults.strike("report_repeated") else 1):
+            wait_ms = late_ms + self._scene.between(self._scene.knobs.message_ms)
+            self._scene.clock.spawn(self._receive(report), self.life, wait_ms)
+
+    def fail(self, failed: CheckpointFailed) -> None:
+        """Word of a failed checkpoint; it may be lost."""
+        if self._scene.faults.strike("failure_lost"):
+            self._scene.story.mark("word of a failure lost")
+            return
+        wait_ms = self._scene.between(self._scene.knobs.message_ms)
+        self._scene.clock.spawn(self._deliver(failed), self.life, wait_ms)
+
+    def _deliver(self, event: Event) -> Process:
+        self.tell(event)
+        yield from ()
+
+    def _receive(self, report: StageReport) -> Process:
+        """Take a report in, then look for its set until it is there or of no use."""
+        checkpoint_id, stage = report.checkpoint_id, report.stage
+        self._scene.story.tell("driver", "hears", checkpoint_id, f"stage {stage}")
+        self.tell(StageReported(report))
+        sets = self._scene.tables.histories[stage].sets
+        while checkpoint_id in self.state.pending:
+            if not report.rows_changed or checkpoint_id in sets:
+                self.tell(HistoryFound(checkpoint_id, stage))
+                return
+            yield _POLL_MS
+
+    def _ticks(self) -> Process:
+        tables, topology = self._scene.tables, self._scene.knobs.graph.topology
+        while True:
+            for root in sorted(topology.roots - self._told):
+                read = tables.stages[root.stage].end_of(root.name)
+                if read == len(tables.rows[root.name]):
+                    self._told.add(root)
+                    self._scene.story.tell("driver", "input exhausted", None, str(root))
+                    self.tell(InputExhausted(root))
+            self.tell(Tick(self._scene.clock.now_ms))
+            yield _TICK_MS
+
+    def _do(self, action: Action) -> None:
+        story = self._scene.story
+        match action:
+            case WriteBarrier(barrier):
+                story.tell("driver", "triggers", barrier.checkpoint_id, f"base {barrier.base_id}")
+                self._write(self._write_barrier(barrier))
+            case WriteCompletion(manifest):
+                story.tell("driver", "finalises", manifest.checkpoint_id)
+                self._write(self._write_completion(manifest))
+            case WriteAbort(barrier, reason, cause):
+                detail = " ".join(filter(None, (reason.code, cause)))
+                story.tell("driver", "aborts", barrier.checkpoint_id, detail)
+                story.mark(f"aborted: {reason.code}")
+                self._write(self._write_abort(barrier.checkpoint_id, reason))
+            case WriteEnd(root):
+                story.tell("driver", "ends input", None, str(root))
+                self._write(self._write_end(root))
+            case DiscardReport(checkpoint_id, stage, why):
+                story.tell("driver", f"{why.value} report", checkpoint_id, f"stage {stage}")
+                story.mark(f"report {why.value}")
+            case FailJob(failures):
+                story.tell("driver", "fails the job", None, f"{failures} failures in a row")
+                story.mark("job failed")
+            case FinishJob(checkpoint_id):
+                story.tell("driver", "finishes", checkpoint_id)
+                self.finished = True
+            case StopJob():
+                story.tell("driver", "stops")
+                self.stopped = True
+
+    def _write(self, write: Process) -> None:
+        """Writes of the driver are done one after the other, in the order they were asked for."""
+        self._writes.append(write)
+        if not self._writing:
+            self._writing = True
+            self._scene.clock.spawn(self._drain(), self.life)
+
+    def _drain(self) -> Process:
+        while self._writes:
+            yield from self._writes.popleft()
+        self._writing = False
+
+    def _pause(self) -> int:
+        return self._scene.between(self._scene.knobs.write_ms)
+
+    def _write_barrier(self, barrier: Barrier) -> Process:
+        scene, checkpoint_id = self._scene, barrier.checkpoint_id
+        yield self._pause()
+        raised = scene.faults.strike("trigger_failed")
+        landed = not raised or scene.dice.random() < 0.5
+        if landed:
+            scene.tables.barriers.append(barrier)
+        yield self._pause()
+        scene.story.mark("failed trigger landed", raised and landed)
+        if raised:
+            self.tell(CheckpointFailed(checkpoint_id, FailureReason.TRIGGER_FAILED))
+        else:
+            self.tell(TriggerWritten(checkpoint_id))
+
+    def _write_abort(self, checkpoint_id: int, reason: FailureReason) -> Process:
+        """Release the blocked inputs, then state the fact: a fact without a release may hang."""
+        yield self._pause()
+        if reason is not FailureReason.SUBSUMED:  # then every stage is past it
+            self._scene.tables.aborts.append(checkpoint_id)
+            yield self._pause()
+        self._scene.tables.write_abort_fact(checkpoint_id, reason)
+
+    def _write_completion(self, manifest: Manifest) -> Process:
+        """Commit the manifest; a commit that raised may have landed, and only the table knows."""
+        scene, checkpoint_id = self._scene, manifest.checkpoint_id
+        yield self._pause()
+        raised = scene.faults.strike("completion_failed")
+        landed = not raised or scene.dice.random() < 0.5
+        rebased = manifest.base_id != self.state.completed_id
+        if landed:
+            scene.tables.write_completion(manifest)
+            scene.story.mark("increment laid on a newer checkpoint than its base", rebased)
+        yield self._pause()
+        scene.story.mark("failed completion landed", raised and landed)
+        if raised and scene.dice.random() < 0.3:
+            # The table cannot be read back either. To guess would be to lie to the machine: a
+            # driver that does not know must not go on.
+            scene.story.mark("outcome of a completion unknown")
+            self.lost = True
+            return
+        if not landed:
+            self.tell(CheckpointFailed(checkpoint_id, FailureReason.FINALIZE_FAILED))
+            return
+        scene.story.tell("driver", "completes", checkpoint_id)
+        scene.story.mark("completed")
+        self.tell(CompletionWritten(checkpoint_id, scene.clock.now_ms))
+
+    def _write_end(self, root: RootInput) -> Process:
+        for _ in range(_END_WRITES if self._scene.faults.strike("end_repeated") else 1):
+            yield self._pause()
+            self._scene.tables.barriers.append(root)

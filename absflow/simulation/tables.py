@@ -1,0 +1,148 @@
+"""What survives a crash: the job's tables and Spark's checkpoint directories, simulated.
+
+Writes are atomic. As with Delta's transaction ids, a write that is there already is skipped; a
+replay that brings other rows than it has written before is noted as a mismatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from absflow.protocol.alignment import Barrier
+from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Manifest
+from absflow.protocol.messages import RootInput
+from absflow.simulation.job import Graph, Row
+from absflow.simulation.stage import End, Item, Memory, Sent, Value, fresh
+
+__all__ = ["Channel", "History", "Plan", "StageFiles", "Tables"]
+
+
+@dataclass(slots=True)
+class Channel:
+    """A stage's output: items in order, and which of the stage's writes they belong to."""
+
+    items: list[Sent | Barrier | End] = field(default_factory=list)
+    writes: dict[int, tuple[Sent | Barrier | End, ...]] = field(default_factory=dict)
+    mismatches: list[str] = field(default_factory=list)
+
+    def append(self, version: int, items: Iterable[Sent | Barrier | End]) -> bool:
+        """Append unless write ``version`` is there; whether anything was appended."""
+        given = tuple(items)
+        if version in self.writes:
+            if self.writes[version] != given:
+                self.mismatches.append(f"write {version} of a channel was replayed with other rows")
+            return False
+        self.writes[version] = given
+        self.items.extend(given)
+        return True
+
+
+@dataclass(slots=True)
+class History:
+    """A stage's state history: one set per snapshot that changed anything."""
+
+    sets: dict[int, Mapping[str, Value | None]] = field(default_factory=dict)
+    newest: int = 0
+
+    def append(self, set_id: int, changes: Mapping[str, Value | None]) -> None:
+        """Append a set; Delta skips it silently if a later one is there."""
+        if set_id > self.newest:
+            self.sets[set_id] = changes
+            self.newest = set_id
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where the inputs of one micro-batch begin and end; fixed before it runs, kept for replays.
+
+    Attributes:
+        spans: per input (and for the tables of barriers and aborts), start and end.
+    """
+
+    spans: Mapping[str, tuple[int, int]]
+
+
+@dataclass(slots=True)
+class StageFiles:
+    """Spark's checkpoint directory of one stage: offsets, commits, state per batch."""
+
+    memories: dict[int, Memory]
+    offsets: dict[int, Plan] = field(default_factory=dict)
+    committed: int = -1
+
+    def commit(self, batch_id: int, memory: Memory) -> None:
+        """The batch is done; only the newest two states are kept."""
+        self.memories[batch_id] = memory
+        self.memories.pop(batch_id - 2, None)
+        self.committed = batch_id
+
+    @property
+    def memory(self) -> Memory:
+        """The state after the newest committed batch."""
+        return self.memories[self.committed]
+
+    def end_of(self, name: str) -> int:
+        """How far the committed batches have read an input."""
+        plan = self.offsets.get(self.committed)
+        return plan.spans[name][1] if plan else 0
+
+
+@dataclass(slots=True, repr=False)
+class Tables:
+    """Everything under the storage root.
+
+    Attributes:
+        rows: what each source has to give, in order.
+        arrivals: when each row of a source becomes readable, ms.
+        barriers: the ``barriers`` table: triggers and END rows.
+        aborts: the ABORT rows, which every stage reads by itself.
+        facts: the ``checkpoints`` table.
+        manifests: the manifests in it.
+        channels: per stage.
+        histories: per stage.
+        stages: per stage.
+    """
+
+    rows: Mapping[str, tuple[Row, ...]]
+    arrivals: Mapping[str, tuple[int, ...]]
+    barriers: list[Barrier | RootInput] = field(default_factory=list)
+    aborts: list[int] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
+    manifests: dict[int, Manifest] = field(default_factory=dict)
+    channels: dict[str, Channel] = field(default_factory=dict)
+    histories: dict[str, History] = field(default_factory=dict)
+    stages: dict[str, StageFiles] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        rows: Mapping[str, tuple[Row, ...]],
+        arrivals: Mapping[str, tuple[int, ...]],
+    ) -> Tables:
+        """Empty tables for ``graph``."""
+        tables = cls(rows, arrivals)
+        for stage in graph.stages:
+            tables.channels[stage.name] = Channel()
+            tables.histories[stage.name] = History()
+            tables.stages[stage.name] = StageFiles({-1: fresh(stage)})
+        return tables
+
+    def write_completion(self, manifest: Manifest) -> None:
+        """The one commit that makes a checkpoint exist."""
+        self.facts.append(Fact(manifest.checkpoint_id, FactKind.COMPLETED))
+        self.manifests[manifest.checkpoint_id] = manifest
+
+    def write_abort_fact(self, checkpoint_id: int, reason: FailureReason) -> None:
+        """State that a checkpoint has been given up."""
+        self.facts.append(Fact(checkpoint_id, FactKind.ABORTED, reason))
+
+    def log_of(self, name: str) -> list[Sent | Barrier | End]:
+        """The items of the channel that ``name`` writes."""
+        return self.channels[name].items
+
+    def slice_of(self, name: str, span: tuple[int, int]) -> tuple[Item, ...]:
+        """Items of a source or channel."""
+        log = self.rows[name] if name in self.rows else self.log_of(name)
+        return tuple(log[span[0] : span[1]])

@@ -1,0 +1,141 @@
+"""Parts of the SELECTs over a job's tables; texts only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from absflow.protocol.lookup import StageColumns
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+__all__ = [
+    "changes",
+    "comparable",
+    "comparable_state",
+    "each",
+    "literal",
+    "newest",
+    "quoted",
+    "stage",
+    "struct",
+    "table",
+]
+
+
+def newest(columns: StageColumns, rows: str, last: str, at: str | None = None) -> str:
+    """The state: for each key (and ``at``) the row with the greatest ``last``, unless a deletion.
+
+    Args:
+        columns: the stage.
+        rows: what to read FROM; its rows of the state history are called ``h``.
+        last: where a row's set stands in the lineage.
+        at: the checkpoint, if ``rows`` are those of several.
+    """
+    names = (*columns.key, *columns.state)
+    inner, outer = (f"{at} AS at_checkpoint, ", "at_checkpoint, ") if at else ("", "")
+    partition = ", ".join([*([at] if at else []), each("h", columns.key)])
+    return f"""
+        SELECT {outer}{", ".join(map(quoted, names))} FROM (
+          SELECT {inner}h.op, {each("h", names)},
+                 row_number() OVER (PARTITION BY {partition} ORDER BY {last} DESC) AS _absflow_rank
+          FROM {rows})
+        WHERE _absflow_rank = 1 AND op = 'upsert'"""
+
+
+def changes(columns: StageColumns, schema: StructType, history: str, lineages: str) -> str:
+    """The changes of every key from completed checkpoint to completed checkpoint.
+
+    Only the sets that a completed checkpoint brought in count, so no orphan does. A full snapshot
+    holds no tombstones: a live key without a row in it is gone then (``_absflow_gone``). What a set
+    repeats of the one before it is dropped.
+
+    Args:
+        columns: the stage.
+        schema: of its state history.
+        history: the state history.
+        lineages: a SELECT of (``at_checkpoint``, ``lineage``, ``full``), full if the stage's
+            snapshot was, one row per completed checkpoint.
+    """
+    keys = ", ".join(map(quoted, columns.key))
+    names = ", ".join(map(quoted, (*columns.key, *columns.state)))
+    state = "".join(f", IF(_absflow_lost, NULL, {n}) AS {n}" for n in map(quoted, columns.state))
+    by_key = f"OVER (PARTITION BY {keys} ORDER BY checkpoint_id)"
+    same = [f"lag(op, 1, 'delete') {by_key} = op"]
+    same += [f"lag({x}) {by_key} <=> {x}" for x in comparable_state(columns, schema)]
+    return f"""
+        WITH found AS (
+          SELECT s.checkpoint_id, h.op, {each("h", (*columns.key, *columns.state))}
+          FROM (SELECT try_element_at(lineage, -1) AS named, min(at_checkpoint) AS checkpoint_id
+                FROM ({lineages}) GROUP BY named) AS s
+          JOIN {history} AS h ON h.set_id = s.named),
+        followed AS (SELECT *, lead(checkpoint_id) {by_key} AS _absflow_next FROM found),
+        ended AS (
+          SELECT *, get(filter(
+              _absflow_full,
+              n -> n > checkpoint_id AND (_absflow_next IS NULL OR n < _absflow_next)
+            ), 0) AS _absflow_gone
+          FROM followed
+          CROSS JOIN (SELECT sort_array(collect_list(at_checkpoint)) AS _absflow_full
+                      FROM ({lineages}) WHERE full)),
+        told AS (
+          SELECT IF(_absflow_lost, _absflow_gone, checkpoint_id) AS checkpoint_id,
+                 IF(_absflow_lost, 'delete', op) AS op, {keys}{state}
+          FROM ended
+          LATERAL VIEW explode(IF(op = 'upsert' AND _absflow_gone IS NOT NULL,
+                                  array(false, true), array(false))) AS _absflow_lost)
+        SELECT checkpoint_id, op, {names}
+        FROM (SELECT *, {" AND ".join(same)} AS _absflow_same FROM told)
+        WHERE NOT _absflow_same"""
+
+
+def comparable_state(columns: StageColumns, schema: StructType, side: str = "") -> list[str]:
+    """The state columns (of the table ``side``) as values that ``<=>`` takes."""
+    return [comparable(f"{side}{quoted(n)}", schema[n].dataType) for n in columns.state]
+
+
+def comparable(value: str, type_: DataType) -> str:
+    """``value`` with every map in it as the sorted array of its entries: ``<=>`` takes no map."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if "map<" not in type_.simpleString():
+        return value
+    if isinstance(type_, MapType):
+        entry = struct([("key", "e.key"), ("value", comparable("e.value", type_.valueType))])
+        return f"array_sort(transform(map_entries({value}), e -> {entry}))"
+    if isinstance(type_, ArrayType):
+        return f"transform({value}, e -> {comparable('e', type_.elementType)})"
+    assert isinstance(type_, StructType)
+    parts = [(f.name, comparable(f"{value}.{quoted(f.name)}", f.dataType)) for f in type_]
+    return f"IF({value} IS NULL, NULL, {struct(parts)})"
+
+
+def struct(parts: Iterable[tuple[str, str]]) -> str:
+    """A struct of (name, value) pairs."""
+    return "named_struct(" + ", ".join(f"{literal(n)}, {value}" for n, value in parts) + ")"
+
+
+def stage(name: str) -> str:
+    """A stage's part of the manifest in the column ``stages``; null if it has none."""
+    return f"get(filter(stages, s -> s.stage = {literal(name)}), 0)"
+
+
+def each(alias: str, names: Sequence[str]) -> str:
+    """Columns of the table called ``alias``."""
+    return ", ".join(f"{alias}.{quoted(name)}" for name in names)
+
+
+def table(path: str) -> str:
+    """The Delta table at a qualified path."""
+    return f"delta.{quoted(path)}"
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def literal(text: str) -> str:
+    """A text as a value."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

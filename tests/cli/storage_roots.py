@@ -1,0 +1,365 @@
+"""Storage roots written with deltalake alone, from the states that their tables must tell.
+
+A test says what state each stage had at every id, aborted and pending ones included; the sets,
+lineages and manifests follow from that as the job's own do: a set holds every key that was touched
+since its base, a full one (base 0) every live key and no tombstone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from absflow.protocol.checkpoints import extend_lineage
+from absflow.storage.tables import ATTEMPTS, BARRIERS, CHECKPOINTS, OVERTAKES, history_columns
+
+START = datetime(2026, 1, 2, 9, 0, tzinfo=timezone.utc)
+VERSIONS = [("absflow", "0.1.0"), ("pyspark", "4.2.0"), ("delta-spark", "4.4.0")]
+_STAGE = CHECKPOINTS.field("stages").type.value_type
+
+Row = dict[str, Any]
+State = dict[tuple[Any, ...], Row]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A triggered checkpoint; without ``kind`` it is pending."""
+
+    id: int
+    base: int = 0
+    kind: str | None = "COMPLETED"
+    reason: str | None = None
+    cause: str | None = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage and its states by checkpoint id; where none is given, it is as it was before.
+
+    Attributes:
+        ended: its last checkpoint; later ones repeat that one's report.
+        unwritten: checkpoints whose set was never appended.
+    """
+
+    name: str
+    keys: pa.Schema
+    columns: pa.Schema
+    states: Mapping[int, list[Row]] = field(default_factory=dict)
+    positions: Mapping[str, str] = field(default_factory=dict)
+    ended: int | None = None
+    unwritten: frozenset[int] = frozenset()
+
+    def state(self, n: int) -> State:
+        """State by key at ``n``."""
+        at = max((i for i in self.states if i <= n), default=None)
+        rows = [] if at is None else self.states[at]
+        return {tuple(row[k] for k in self.keys.names): row for row in rows}
+
+    def set(self, n: int, base: int) -> list[Row]:
+        """The rows of the set of ``n``."""
+        new = self.state(n)
+        if base == 0:
+            return [self._row(n, "upsert", row) for row in new.values()]
+        touched: dict[tuple[Any, ...], None] = {}
+        for i in range(base + 1, n + 1):
+            before, after = self.state(i - 1), self.state(i)
+            touched |= {k: None for k in {**before, **after} if before.get(k) != after.get(k)}
+        return [
+            self._row(n, "upsert", new[k])
+            if k in new
+            else self._row(n, "delete", dict(zip(self.keys.names, k, strict=True)))
+            for k in touched
+        ]
+
+    def _row(self, n: int, op: str, row: Row) -> Row:
+        return {"set_id": n, "checkpoint_id": n, "key_group": 0, "op": op, **row}
+
+
+@dataclass(frozen=True)
+class Root:
+    """What was written, for tests to compare with."""
+
+    path: Path
+    stages: Mapping[str, Stage]
+    checkpoints: tuple[Checkpoint, ...]
+
+    @property
+    def completed(self) -> list[int]:
+        """Ids of the completed ones."""
+        return [c.id for c in self.checkpoints if c.kind == "COMPLETED"]
+
+    def state(self, stage: str, n: int) -> list[Row]:
+        """The rows that a reader must find."""
+        return list(self.stages[stage].state(n).values())
+
+    def changes(self, stage: str) -> list[tuple[int, str, tuple[Any, ...], Row | None]]:
+        """(checkpoint, op, key, state) of every change between completed checkpoints."""
+        found = []
+        before: State = {}
+        for n in self.completed:
+            after = self.stages[stage].state(n)
+            for key in {**before, **after}:
+                if before.get(key) != after.get(key):
+                    op = "upsert" if key in after else "delete"
+                    found.append((n, op, key, after.get(key)))
+            before = after
+        return found
+
+
+def write_root(
+    path: Path, stages: Iterable[Stage], checkpoints: Iterable[Checkpoint], attempt: int = 1
+) -> Root:
+    """Write all tables of a job."""
+    root = Root(path, {s.name: s for s in stages}, tuple(checkpoints))
+    _write(path / "attempts", ATTEMPTS, _attempts(root, attempt))
+    _write(path / "barriers", BARRIERS, _barriers(root, attempt))
+    _write(path / "overtakes", OVERTAKES, [])
+    sets = {name: _sets(root, stage) for name, stage in root.stages.items()}
+    for name, stage in root.stages.items():
+        schema = history_columns(stage.keys, stage.columns)
+        target = path / "state" / name
+        _write(target, schema, [], partition_by=["set_id"])
+        for rows in sets[name].values():
+            _write(target, schema, rows)
+    _write(path / "checkpoints", CHECKPOINTS, _facts(root, attempt, sets))
+    return root
+
+
+def _attempts(root: Root, attempt: int) -> list[Row]:
+    def text(schema: pa.Schema) -> list[list[str]]:
+        return [[f.name, str(f.type)] for f in schema]
+
+    details = {
+        s.name: {"inputs": [], "key": text(s.keys), "state": text(s.columns), "output": []}
+        for s in root.stages.values()
+    }
+    fact = {"attempt": attempt, "incarnation": 1, "at": START, "fingerprint": "f"}
+    return [
+        {**fact, "kind": "STARTED", "details": json.dumps(details)},
+        {**fact, "kind": "DRIVER", "incarnation": 2},
+    ]
+
+
+def _barriers(root: Root, attempt: int) -> list[Row]:
+    rows: list[Row] = [
+        {
+            "attempt": attempt,
+            "checkpoint_id": c.id,
+            "base_id": c.base,
+            "completed_id": c.base,
+            "kind": "CHECKPOINT",
+            "triggered_at": _triggered(c.id),
+        }
+        for c in root.checkpoints
+    ]
+    end = {"attempt": attempt, "kind": "END", "stage": "legs", "input": "legs"}
+    return [*rows, {**end, "triggered_at": START}]
+
+
+def _sets(root: Root, stage: Stage) -> dict[int, list[Row]]:
+    sets = {}
+    for c in root.checkpoints:
+        if c.id not in stage.unwritten and (stage.ended is None or c.id <= stage.ended):
+            rows = stage.set(c.id, c.base)
+            if rows:
+                sets[c.id] = rows
+    return sets
+
+
+def _facts(root: Root, attempt: int, sets: Mapping[str, Mapping[int, list[Row]]]) -> list[Row]:
+    facts = []
+    manifest: dict[str, Row] = {}
+    for c in root.checkpoints:
+        if c.kind is None:
+            continue
+        if c.kind == "COMPLETED":
+            for number, stage in enumerate(root.stages.values()):
+                if stage.ended is None or c.id <= stage.ended:
+                    rows = sets[stage.name].get(c.id, [])
+                    before = tuple(manifest.get(stage.name, {}).get("lineage", ()))
+                    lineage = extend_lineage(before, c.id, c.base, len(rows))
+                    manifest[stage.name] = _report(c, number, stage, len(rows), lineage)
+        facts.append(
+            {
+                "checkpoint_id": c.id,
+                "kind": c.kind,
+                "reason": c.reason,
+                "cause": c.cause,
+                "attempt": attempt,
+                "incarnation": 1,
+                "base_id": c.base,
+                "triggered_at": _triggered(c.id),
+                "ended_at": _triggered(c.id) + timedelta(milliseconds=1500 * c.id),
+                "duration_ms": 1500 * c.id,
+                "stages": list(manifest.values()) if c.kind == "COMPLETED" else None,
+                "fingerprint": "f",
+                "versions": VERSIONS,
+            }
+        )
+    return facts
+
+
+def _report(c: Checkpoint, number: int, stage: Stage, changed: int, lineage: Iterable[int]) -> Row:
+    held = 12 if number == 1 else 0
+    row = {
+        "stage": stage.name,
+        "checkpoint_id": c.id,
+        "batch_id": 10 * c.id + number,
+        "lineage": list(lineage),
+        "positions": list(stage.positions.items()),
+        "rows_changed": changed,
+        "bytes_changed": 1000 * changed,
+        "keys_total": len(stage.state(c.id)),
+        "bytes_total": 1_250_000 * len(stage.state(c.id)),
+        "rows_out": 7,
+        "held_rows": held,
+        "held_bytes": 100 * held,
+        "start_delay_ms": 300 + 200 * number,
+        "alignment_ms": 400 * (number == 1),
+        "sync_ms": 50,
+        "async_ms": 90 * c.id,
+        "commit_ms": 120 * c.id,
+    }
+    assert row.keys() == {f.name for f in _STAGE}
+    return row
+
+
+def _triggered(n: int) -> datetime:
+    return START + timedelta(seconds=10 * n)
+
+
+def _write(path: Path, schema: pa.Schema, rows: list[Row], **options: Any) -> None:
+    table = pa.Table.from_pylist(rows, schema=schema)
+    write_deltalake(str(path), table, mode="append", **options)
+
+
+# -- the roots that the tests share -----------------------------------------------------------
+
+CHECKPOINT_HISTORY = (
+    Checkpoint(1),
+    Checkpoint(2, 1, "ABORTED", "EXPIRED"),
+    Checkpoint(3, 1),
+    Checkpoint(4, 1),  # in flight with 3, so it repeats 3's changes
+    Checkpoint(5, 4),
+    Checkpoint(6, 0),  # full
+    Checkpoint(7, 6, "ABORTED", "SNAPSHOT_FAILED", "stage aircraft: [Errno 28] disk full"),
+    Checkpoint(8, 6),
+    Checkpoint(9, 8, None),
+)
+
+_AIRCRAFT = {
+    1: {"N1": (1, 0.5), "N2": (2, None), None: (7, -1.0)},
+    2: {"N1": (666, 0.0), "N2": (2, None), None: (7, -1.0), "N666": (666, 0.0)},
+    3: {"N1": (3, 1.5), "N2": (2, None), None: (7, -1.0), "N4": (4, 0.0)},
+    4: {"N1": (1, 0.5), "N2": (2, None), "N4": (4, 0.0), "N5": (None, None)},
+    5: {"N1": (1, 0.5), "N2": (2, None), "N4": (4, 0.0), "N5": (None, None)},
+    6: {"N1": (9, 0.5), "N4": (4, 0.0), "N5": (None, None)},
+    7: {"N1": (9, 0.5), "N4": (777, 0.0)},
+    8: {"N4": (5, 0.0), None: (8, float("inf"))},
+    9: {"N4": (999, 0.0)},
+}
+_TAIL = pa.schema([("tailnum", pa.string())])
+
+
+def aircraft() -> Stage:
+    """One key column with a null key; what must not be seen has 666, 777 or 999 in it."""
+    states = {
+        n: [{"tailnum": k, "legs": legs, "delay": d} for k, (legs, d) in rows.items()]
+        for n, rows in _AIRCRAFT.items()
+    }
+    columns = pa.schema([("legs", pa.int64()), ("delay", pa.float64())])
+    return Stage("aircraft", _TAIL, columns, states, unwritten=frozenset({7}))
+
+
+def pairs() -> Stage:
+    """Two key columns with nulls, a map in the state, a name with ``-``; ends after 5."""
+    keys = pa.schema([("origin", pa.string()), ("day", pa.date32())])
+    columns = pa.schema([("seen", pa.map_(pa.string(), pa.int64())), ("op-n", pa.int32())])
+    one, two = date(2026, 1, 1), date(2026, 1, 2)
+
+    def rows(*given: tuple[Any, Any, Any, Any]) -> list[Row]:
+        return [dict(zip(("origin", "day", "seen", "op-n"), row, strict=True)) for row in given]
+
+    states = {
+        1: rows(("EWR", one, [("a", 1)], 1), ("EWR", None, None, 2), (None, None, [], 3)),
+        3: rows(("EWR", one, [("a", 1), ("b", None)], 1), (None, None, [], 3)),
+        5: rows(("EWR", one, [("a", 1), ("b", None)], 1), (None, two, [("c", 5)], 4)),
+    }
+    return Stage("route-pairs", keys, columns, states, ended=5)
+
+
+def legs() -> Stage:
+    """A forwarding stage."""
+    positions = {"legs": '{"logOffset":3}'}
+    return Stage("legs", pa.schema([]), pa.schema([]), positions=positions)
+
+
+_MOMENT = datetime(2026, 3, 4, 5, 6, 7, 89, tzinfo=timezone.utc)
+KEY_VALUES = {
+    "tiny": (pa.int8(), -8),
+    "small": (pa.int16(), -1600),
+    "plain": (pa.int32(), 32),
+    "large": (pa.int64(), 2**53 + 1),
+    "flag": (pa.bool_(), True),
+    "day": (pa.date32(), date(2026, 1, 2)),
+    "moment": (pa.timestamp("us", tz="UTC"), _MOMENT),
+    "local": (pa.timestamp("us"), _MOMENT.replace(tzinfo=None)),
+    "amount": (pa.decimal128(12, 2), Decimal("-1234.50")),
+    "text": (pa.string(), "it's `é` [red]"),
+    "bytes": (pa.binary(), b"\x00\xff=key"),
+}
+
+
+def keyed_by(name: str) -> Stage:
+    """A stage whose key column has one type: a key, the null key, and a key that goes."""
+    type_, value = KEY_VALUES[name]
+    gone = {"text": "", "bytes": b"", "flag": False}.get(name)
+    gone = {"day": date(1969, 12, 31), "amount": Decimal("0.01")}.get(name, gone)
+    if gone is None:
+        gone = value - timedelta(days=1) if isinstance(value, datetime) else value + 1
+    states = {
+        1: [{"k": value, "n": 1}, {"k": None, "n": 2}, {"k": gone, "n": 3}],
+        3: [{"k": value, "n": 4}, {"k": None, "n": 2}],
+    }
+    return Stage(f"by-{name}", pa.schema([("k", type_)]), pa.schema([("n", pa.int64())]), states)
+
+
+def values() -> Stage:
+    """Every kind of state column."""
+    point = pa.struct([("x", pa.int32()), ("tags", pa.map_(pa.string(), pa.string()))])
+    columns = {
+        "amount": (pa.decimal128(38, 9), Decimal("0.000000001")),
+        "raw": (pa.binary(), b"\x01\x02"),
+        "moment": (pa.timestamp("us", tz="UTC"), _MOMENT),
+        "day": (pa.date32(), date(2026, 1, 2)),
+        "ratio": (pa.float32(), 0.25),
+        "flag": (pa.bool_(), False),
+        "list": (pa.list_(pa.int64()), [1, None, 3]),
+        "point": (point, {"x": 1, "tags": [("a", "b")]}),
+        "points": (pa.list_(point), [{"x": None, "tags": None}, None]),
+        "text": (pa.string(), "[bold]a\tb"),
+    }
+    state = pa.schema([(name, type_) for name, (type_, _) in columns.items()])
+    row = {name: value for name, (_, value) in columns.items()}
+    moved = {**row, "points": [{"x": None, "tags": [("c", "d")]}, None]}
+    states = {1: [{"k": 1, **row}, {"k": 2}], 3: [{"k": 1, **moved}, {"k": 2}]}
+    return Stage("values", pa.schema([("k", pa.int64())]), state, states)
+
+
+def write_rich_root(path: Path) -> Root:
+    """Everything that can be in a history: see ``CHECKPOINT_HISTORY`` and the stages."""
+    stages = [legs(), aircraft(), pairs(), values(), *map(keyed_by, KEY_VALUES)]
+    return write_root(path, stages, CHECKPOINT_HISTORY)
+
+
+def write_small_root(path: Path) -> Root:
+    """Three stages only, for what people see."""
+    return write_root(path, [legs(), aircraft(), pairs()], CHECKPOINT_HISTORY)

@@ -1,0 +1,415 @@
+"""The process function: what it is given, and how each wrong answer of it is told."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from arrow_cases import examples, rows_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from absflow.columnar.process import Call, Frames, Result, call
+from absflow.columnar.state import DELETED, KeyedState
+from absflow.errors import ProcessError
+
+INPUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
+KEYS = pa.schema([("k", pa.string())])
+STATE = pa.schema([("n", pa.int64()), ("name", pa.string())])
+OUTPUT = pa.schema([("k", pa.string()), ("total", pa.int64())])
+EMPTY = KeyedState.empty(KEYS, STATE)
+MADE = Call(
+    stage="legs",
+    input="flights",
+    key_group=17,
+    epoch=4,
+    batch_id=9,
+    time_ms=1_700_000_000_000,
+    number=0,
+    frames=Frames.ARROW,
+    state_columns=STATE,
+    output=OUTPUT,
+)
+WHERE = "stage 'legs', input 'flights', key group 17: "
+PANDAS = dataclasses.replace(MADE, frames=Frames.PANDAS)
+
+
+def rows(*pairs):
+    return pa.table(list(map(list, zip(*pairs, strict=True))), schema=INPUT)
+
+
+AB = rows(("a", 1), ("b", 2), ("a", 3))
+
+
+def state_table(*values, schema=None):
+    columns = list(zip(*values, strict=True)) or [()] * 3
+    return pa.table(list(map(list, columns)), schema=schema or pa.schema([*KEYS, *STATE]))
+
+
+def returning(result):
+    return lambda *_: result
+
+
+def error_of(process, given_rows=AB, made=MADE, state=EMPTY):
+    with pytest.raises(ProcessError) as caught:
+        call(process, made, given_rows, state)
+    message = str(caught.value)
+    assert message.startswith(WHERE)
+    return message
+
+
+def live(state):
+    return {
+        row["k"]: (row["n"], row["name"]) for row in state.table.to_pylist() if not row[DELETED]
+    }
+
+
+STORED = call(
+    returning(Result(state=state_table(("a", 10, "x"), ("b", 20, "y"), ("c", 30, "z")))),
+    MADE,
+    rows(("a", 0), ("b", 0), ("c", 0)),
+    EMPTY,
+).state
+
+
+# -- what it is given ----------------------------------------------------------------------------
+
+
+@examples(80)
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 9)), min_size=1),
+    st.sampled_from([MADE, PANDAS]),
+)
+def test_each_row_knows_its_key(pairs, made):
+    """State comes in the order of first rows; key_of_row and is_new say which row has which."""
+    stored = {"a": (10, "x"), "b": (20, "y"), "c": (30, "z")}
+    gone = call(returning(Result(delete=[True])), made, rows(("b", 0)), STORED).state
+    seen = {}
+
+    def look(given_rows, state, context):
+        keys = list(state["k"] if isinstance(state, pd.DataFrame) else state["k"].to_pylist())
+        seen.update(
+            keys=keys,
+            of_row=[keys[at] for at in context.key_of_row],
+            new=context.is_new.tolist(),
+            dtypes=(context.key_of_row.dtype, context.is_new.dtype),
+            frames={type(given_rows), type(state)},
+            names=list(state.columns if isinstance(state, pd.DataFrame) else state["name"]),
+            rows=len(given_rows),
+        )
+        return Result()
+
+    assert call(look, made, rows(*pairs), gone).state is gone
+    keys = list(dict.fromkeys(k for k, _ in pairs))
+    assert seen["keys"] == keys
+    assert seen["of_row"] == [k for k, _ in pairs]
+    assert seen["new"] == [k == "b" or k not in stored for k in keys]
+    assert seen["dtypes"] == (np.int64, np.bool_)
+    assert seen["rows"] == len(pairs)
+    if made is PANDAS:
+        assert seen["frames"] == {pd.DataFrame}
+        assert seen["names"] == ["k", "n", "name"]
+    else:
+        assert seen["frames"] == {pa.Table}
+        due = [None if k in ("b", None) else stored[k][1] for k in keys]
+        assert [name.as_py() for name in seen["names"]] == due
+
+
+def test_the_context_says_where_the_call_stands():
+    """Stage, input, key group, epoch and time are those of the call."""
+    seen = []
+    call(lambda *given: seen.append(given[2]) or Result(), MADE, AB, EMPTY)
+    (context,) = seen
+    assert (context.stage, context.input, context.key_group) == ("legs", "flights", 17)
+    assert (context.epoch, context.time_ms) == (4, 1_700_000_000_000)
+
+
+def drawn(made):
+    numbers = []
+    call(lambda *given: numbers.extend(given[2].random.random(4)) or Result(), made, AB, EMPTY)
+    return numbers
+
+
+def test_random_numbers_repeat_with_the_call():
+    """A replay draws the same numbers; every other call of the job draws others."""
+    others = [
+        dataclasses.replace(MADE, **change)
+        for change in ({"stage": "x"}, {"key_group": 1}, {"batch_id": 10}, {"number": 1})
+    ]
+    assert drawn(MADE) == drawn(MADE)
+    assert len({tuple(drawn(made)) for made in [MADE, *others]}) == 5
+
+
+# -- what it returns -----------------------------------------------------------------------------
+
+
+def test_an_empty_result_changes_nothing():
+    """No output, and the very state that was there."""
+    processed = call(returning(Result()), MADE, AB, STORED)
+    assert processed.output is None
+    assert processed.state is STORED
+
+
+def test_state_may_be_returned_in_part_and_in_any_order():
+    """Rows of state find their keys; the keys that are left out keep theirs."""
+    result = Result(state=state_table(("c", 3, "new"), ("a", 1, "new")))
+    after = call(returning(result), MADE, rows(("a", 0), ("b", 0), ("c", 0)), STORED).state
+    assert live(after) == {"a": (1, "new"), "b": (20, "y"), "c": (3, "new")}
+    assert after.table["_modified_epoch"].to_pylist() == [4, 4, 4]
+    assert after.table["k"].to_pylist() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [[False, True], np.array([False, True]), pa.array([False, True]), pd.Series([False, True])],
+    ids=["list", "numpy", "arrow", "pandas"],
+)
+def test_keys_are_forgotten_by_flags(flags):
+    """The flags stand beside the state that was given, not beside that which is returned."""
+    after = call(returning(Result(delete=flags)), MADE, AB, STORED).state
+    assert live(after) == {"a": (10, "x"), "c": (30, "z")}
+
+
+def test_a_key_may_be_changed_and_forgotten_at_once():
+    """Forgetting wins, for an old key and for one that is new in this call."""
+    result = Result(state=state_table(("n", 1, "new"), ("a", 1, "new")), delete=[True, True])
+    after = call(returning(result), MADE, rows(("a", 0), ("n", 0)), STORED).state
+    assert live(after) == {"b": (20, "y"), "c": (30, "z")}
+
+
+def test_pandas_frames_work_like_arrow_tables():
+    """The same function in pandas gives the same rows and state."""
+
+    def count(given_rows, state, context):
+        n = state["n"].fillna(0).astype("int64")
+        n += np.bincount(context.key_of_row, weights=given_rows["v"], minlength=len(state)).astype(
+            "int64"
+        )
+        state = state.assign(n=n, name="pandas")
+        output = state[["k"]].assign(total=n)
+        return Result(output=output[["total", "k"]], state=state, delete=state["k"] == "b")
+
+    processed = call(count, PANDAS, rows(("a", 1), ("new", 5), ("b", 2), ("a", 3)), STORED)
+    assert rows_of(processed.output) == [("a", 14), ("new", 5), ("b", 22)]
+    assert processed.output.schema == OUTPUT
+    assert live(processed.state) == {"a": (14, "pandas"), "new": (5, "pandas"), "c": (30, "z")}
+
+
+CASTS = {
+    "narrower integer": pa.table({"k": ["a"], "total": pa.array([7], type=pa.int32())}),
+    "large string": pa.table({"k": pa.array(["a"], type=pa.large_string()), "total": [7]}),
+    "other order": pa.table({"total": [7], "k": ["a"]}),
+    "record batch": pa.record_batch({"k": ["a"], "total": [7]}),
+    "chunked": pa.table({"k": pa.chunked_array([["a"], []]), "total": pa.chunked_array([[7]])}),
+    "whole floats": pa.table({"k": ["a"], "total": [7.0]}),
+    "pandas": pd.DataFrame({"total": [7], "k": ["a"]}),
+    "pandas floats": pd.DataFrame({"total": [7.0], "k": ["a"]}),
+    "pandas nullable": pd.DataFrame({"total": pd.array([7], dtype="Int64"), "k": ["a"]}),
+    "pandas categories": pd.DataFrame({"total": [7], "k": pd.Categorical(["a"])}),
+}
+
+
+@pytest.mark.parametrize("output", CASTS.values(), ids=CASTS)
+def test_a_safe_cast_is_made(output):
+    """Output that fits its declaration without a loss is brought to it."""
+    processed = call(returning(Result(output=output)), MADE, AB, EMPTY)
+    assert processed.output.schema == OUTPUT
+    assert rows_of(processed.output) == [("a", 7)]
+
+
+def test_a_missing_number_is_null_in_pandas():
+    """What pandas shows as NaN in a column of integers is a null again."""
+    output = pd.DataFrame({"k": ["a", None], "total": [1.0, np.nan]})
+    processed = call(returning(Result(output=output)), PANDAS, AB, EMPTY)
+    assert rows_of(processed.output) == [("a", 1), (None, None)]
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+
+def hits_bad_row(values):
+    if (values < 0).any():
+        raise ValueError(f"negative value {values.min()}")
+
+
+def in_arrow(given_rows, _state, _context):
+    hits_bad_row(given_rows["v"].to_numpy())
+    return Result()
+
+
+def in_pandas(given_rows, _state, _context):
+    hits_bad_row(given_rows["v"])
+    return Result()
+
+
+@pytest.mark.parametrize("bad", [0, 1, 499, 500, 998, 999])
+@pytest.mark.parametrize(("process", "made"), [(in_arrow, MADE), (in_pandas, PANDAS)])
+def test_the_first_bad_key_is_found(bad, process, made):
+    """Out of 1000 keys, by their values, in about 2 log n calls; later ones do not matter."""
+    calls = []
+
+    def counted(given_rows, state, context):
+        keys = np.array(state["k"])[context.key_of_row]
+        calls.append(keys.tolist() == list(np.array(given_rows["k"])))
+        return process(given_rows, state, context)
+
+    pairs = [(f"key-{n}", -5 if n in (bad, 999) else n) for n in range(1000)]
+    message = error_of(counted, rows(*pairs, ("key-0", 1)), made)
+    assert f"the first bad row has key {{'k': 'key-{bad}'}}" in message
+    assert "the process function raised ValueError: negative value -5" in message
+    assert "The batch is not committed; mend the function or the row" in message
+    assert len(calls) <= 21
+    assert all(calls), "the search gave the function rows beside the state of others"
+
+
+def test_the_trace_shows_the_users_frames():
+    """The user's function is in it with its line, absflow's own frames are not; the cause stays."""
+    with pytest.raises(ProcessError) as caught:
+        call(in_arrow, MADE, rows(("a", -1)), EMPTY)
+    message = str(caught.value)
+    assert "in hits_bad_row" in message
+    assert 'raise ValueError(f"negative value {values.min()}")' in message
+    assert "process.py" not in message.replace("test_process.py", "")
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_a_bad_pair_of_keys_is_told_by_one_of_them():
+    """When no key alone is bad, the search ends with a key of the rows that are bad together."""
+
+    def refuses_company(given_rows, state, _context):
+        if state.num_rows > 1:
+            raise KeyError("two")
+        return Result()
+
+    assert "{'k': 'a'}" in error_of(refuses_company, rows(("a", 1), ("b", 2)))
+
+
+def test_a_bad_null_key_is_named():
+    """A null is a key like any other."""
+    assert "key {'k': None}" in error_of(in_arrow, rows(("a", 1), (None, -1)))
+
+
+WRONG_RESULTS = {
+    "nothing": (None, "returned NoneType, but an absflow.Result is expected"),
+    "table": (AB, "returned Table, but"),
+    "tuple": ((AB, None), "returned tuple, but"),
+}
+
+
+@pytest.mark.parametrize(("result", "said"), WRONG_RESULTS.values(), ids=WRONG_RESULTS)
+def test_anything_but_a_result_is_refused(result, said):
+    """Most of all None, the answer of a function without a return."""
+    assert said in error_of(returning(result))
+
+
+WRONG_OUTPUTS = {
+    "list": ([1], "output is a list, but a pyarrow Table or pandas DataFrame"),
+    "missing": (pa.table({"k": ["a"]}), "output has columns ['k'], but ['k', 'total'] are decl"),
+    "missing named": (pa.table({"k": ["a"]}), "; missing ['total']"),
+    "extra": (pa.table({"k": ["a"], "total": [1], "x": [1]}), "; not declared ['x']"),
+    "extra in pandas": (pd.DataFrame({"k": ["a"], "total": [1], 5: [1]}), "; not declared ['5']"),
+    "twice": (pa.table([["a"], [1], [1]], ["k", "total", "total"]), "['k', 'total', 'total']"),
+    "text": (
+        pa.table({"k": ["a"], "total": ["many"]}),
+        "output column 'total' has type string, but int64 is declared and its values do not fit",
+    ),
+    "fraction": (pa.table({"k": ["a"], "total": [1.5]}), "has type double, but int64"),
+    "nested": (pa.table({"k": ["a"], "total": [[1]]}), "has type list<"),
+    "text in pandas": (pd.DataFrame({"k": ["a"], "total": ["many"]}), "has type object, but int64"),
+    "fraction in pandas": (pd.DataFrame({"k": ["a"], "total": [1.5]}), "has type float64, but"),
+    "large in pandas": (pd.DataFrame({"k": ["a"], "total": [2**70]}), "has type object, but"),
+}
+
+
+@pytest.mark.parametrize(("output", "said"), WRONG_OUTPUTS.values(), ids=WRONG_OUTPUTS)
+def test_output_that_is_not_as_declared_is_refused(output, said):
+    """The message names the first difference between what is declared and what came."""
+    assert said in error_of(returning(Result(output=output)))
+
+
+def test_a_number_that_is_too_large_is_refused():
+    """It is never cut to the declared width."""
+    narrow = dataclasses.replace(MADE, output=pa.schema([("small", pa.int32())]))
+    for output in (pa.table({"small": [2**31]}), pd.DataFrame({"small": [2**31]})):
+        said = error_of(returning(Result(output=output)), made=narrow)
+        assert "column 'small' has type int64, but int32 is declared" in said
+
+
+WRONG_STATES = {
+    "stray key": (
+        state_table(("a", 1, "x"), ("z", 1, "x")),
+        "returned state for key {'k': 'z'}, which none of the rows has",
+    ),
+    "key of state but not of rows": (state_table(("c", 1, "x")), "for key {'k': 'c'}, which none"),
+    "stray null": (state_table((None, 1, "x"), ("a", 1, "x")), "for key {'k': None}"),
+    "twice": (
+        state_table(("b", 1, "x"), ("a", 1, "x"), ("a", 2, "x")),
+        "returned several state rows for key {'k': 'a'}, but a key has one",
+    ),
+    "missing": (pa.table({"k": ["a"], "n": [1]}), "state has columns ['k', 'n'], but"),
+    "without keys": (pa.table({"n": [1], "name": ["x"]}), "; missing ['k']"),
+    "not a frame": ({"k": ["a"]}, "state is a dict, but"),
+    "wrong type": (
+        pa.table({"k": ["a"], "n": ["one"], "name": ["x"]}),
+        "state column 'n' has type string, but int64",
+    ),
+}
+
+
+@pytest.mark.parametrize(("state", "said"), WRONG_STATES.values(), ids=WRONG_STATES)
+def test_state_that_does_not_fit_is_refused(state, said):
+    """State is for the keys of the given rows, one row each, with the declared columns."""
+    assert said in error_of(returning(Result(state=state)), state=STORED)
+
+
+WRONG_DELETES = {
+    "too short": ([True], "has dtype bool and shape (1,)"),
+    "too long": ([True] * 3, "shape (3,)"),
+    "numbers": ([0, 1], "has dtype int64"),
+    "nulls": (pa.array([True, None]), "has dtype object"),
+    "one flag": (True, "shape ()"),
+    "nested": ([[True, False]], "shape (1, 2)"),
+}
+
+
+@pytest.mark.parametrize(("delete", "said"), WRONG_DELETES.values(), ids=WRONG_DELETES)
+def test_a_wrong_delete_mask_is_refused(delete, said):
+    """One bool for each row of the given state; positions and nulls are not flags."""
+    message = error_of(returning(Result(delete=delete)), state=STORED)
+    assert said in message
+    assert "one bool for each of the 2 rows of state is expected" in message
+
+
+def test_a_failed_call_leaves_the_state_as_it_was():
+    """The state before is still good for the batch's replay."""
+    before = rows_of(STORED.table)
+    error_of(returning(Result(state=state_table(("a", 1, "x"), ("z", 1, "x")))), state=STORED)
+    error_of(returning(Result(state=state_table(("a", 1, "x")), delete=[1])), state=STORED)
+    assert rows_of(STORED.table) == before
+
+
+def test_several_key_columns_work_alike():
+    """Keys of two columns, one of them null: state, errors and deletion find the right row."""
+    keys = pa.schema([("k", pa.string()), ("d", pa.int32())])
+    schema = pa.schema([*keys, ("n", pa.int64())])
+    state = KeyedState.empty(keys, pa.schema([("n", pa.int64())]))
+    given_rows = pa.table(
+        [["a", "a", None, "a"], [1, None, 1, 1], [5, 6, 7, 8]],
+        schema=pa.schema([*keys, ("v", pa.int64())]),
+    )
+
+    def total(table, given_state, context):
+        sums = np.bincount(context.key_of_row, table["v"].to_numpy(), given_state.num_rows)
+        kept = given_state.set_column(2, "n", pa.array(sums.astype(np.int64)))
+        return Result(state=kept, delete=pc.equal(kept["n"], 6))
+
+    after = call(total, MADE, given_rows, state).state
+    assert [row for row in rows_of(after.table) if not row[-1]] == [
+        ("a", 1, 13, 4, False),
+        (None, 1, 7, 4, False),
+    ]
+    stray = pa.table([["a"], [2], [0]], schema=schema)
+    message = error_of(returning(Result(state=stray)), given_rows, state=state)
+    assert "state for key {'k': 'a', 'd': 2}" in message

@@ -1,0 +1,278 @@
+"""Keyed state: a dict of keys that remembers what changed since a checkpoint."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from arrow_cases import SLOW_IS_FINE, rows_of
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from absflow.columnar.state import (
+    DELETED,
+    MODIFIED_EPOCH,
+    KeyedState,
+    snapshot_schema,
+    state_schema,
+)
+
+COLUMNS = pa.schema(
+    [
+        pa.field("n", pa.int64()),
+        pa.field("tags", pa.list_(pa.string())),
+        pa.field(
+            "box", pa.list_(pa.struct([pa.field("x", pa.int32()), pa.field("y", pa.bool_())]))
+        ),
+    ]
+)
+VALUES = st.tuples(
+    st.none() | st.integers(-5, 5),
+    st.none() | st.lists(st.none() | st.sampled_from(["a", "b"]), max_size=2),
+    st.none()
+    | st.lists(st.fixed_dictionaries({"x": st.integers(0, 3), "y": st.booleans()}), max_size=2),
+)
+NOTHING = (None, None, None)
+
+ONE_KEY = pa.schema([("k", pa.string())])
+THREE_KEYS = pa.schema([("k", pa.string()), ("d", pa.int32()), ("b", pa.bool_())])
+ONE = st.tuples(st.sampled_from([None, "", "a", "b", "c", "d"]))
+THREE = st.tuples(
+    st.sampled_from([None, "a", "b"]), st.sampled_from([None, 0, 1]), st.sampled_from([None, True])
+)
+
+
+def table(rows, schema):
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)]
+    return pa.table(arrays, schema=schema)
+
+
+class StateMachine(RuleBasedStateMachine):
+    """KeyedState beside a dict of (values, epoch, deleted) whose order is that of first changes.
+
+    `snapshots` are what the checkpoints hold: the base and the rows of each, and beside them the
+    live keys that must come out when the increments are summed up again.
+    """
+
+    keys = ONE_KEY
+    key = ONE
+
+    def __init__(self):
+        super().__init__()
+        self.state = KeyedState.empty(self.keys, COLUMNS)
+        self.model = {}
+        self.snapshots = {}
+        self.live_at = {0: {}}
+        self.completed = 0
+        self.epoch = 1
+
+    @initialize(data=st.data())
+    def some_keys(self, data):
+        """Half of the runs begin with keys, or short runs would hardly reach old ones."""
+        for key in data.draw(st.lists(self.key, unique=True, max_size=4)):
+            self.put([key], [0], [data.draw(VALUES)])
+
+    @property
+    def live(self):
+        return {k: values for k, (values, _, deleted) in self.model.items() if not deleted}
+
+    def touch(self, keys):
+        unique = table(keys, self.keys)
+        touched = self.state.touched(unique)
+        assert touched.table.schema == pa.schema([*self.keys, *COLUMNS])
+        assert rows_of(touched.table) == [(*k, *self.live.get(k, NOTHING)) for k in keys]
+        order = list(self.model)
+        assert touched.at.tolist() == [order.index(k) if k in self.model else -1 for k in keys]
+        assert touched.new.tolist() == [k not in self.live for k in keys]
+        return touched
+
+    def put(self, keys, which, values):
+        touched = self.touch(keys)
+        rows = [(*keys[at], *new) for at, new in zip(which, values, strict=True)]
+        self.state = self.state.changed(
+            touched,
+            table(rows, touched.table.schema),
+            np.array(which, dtype=np.int64),
+            self.epoch,
+        )
+        for at, new in zip(which, values, strict=True):
+            self.model[keys[at]] = (new, self.epoch, False)
+
+    @rule(data=st.data())
+    def change(self, data):
+        """Give some of the touched keys new rows, in any order."""
+        keys = data.draw(st.lists(self.key, unique=True, max_size=5))
+        which = data.draw(st.lists(st.sampled_from(range(len(keys))), unique=True)) if keys else []
+        self.put(keys, which, [data.draw(VALUES) for _ in which])
+
+    @rule(data=st.data())
+    def delete(self, data):
+        """Delete some of the touched keys, there or not."""
+        keys = data.draw(st.lists(self.key, unique=True, max_size=4))
+        which = [at for at in range(len(keys)) if data.draw(st.booleans())]
+        before, touched = self.state, self.touch(keys)
+        self.state = self.state.deleted(touched, np.array(which, dtype=np.int64), self.epoch)
+        gone = [keys[at] for at in which if keys[at] in self.live]
+        for key in gone:
+            self.model[key] = (NOTHING, self.epoch, True)
+        assert gone or self.state is before
+
+    @rule(full=st.booleans())
+    def snapshot(self, full):
+        """Write the changes since a completed checkpoint, and forget what it holds."""
+        base = 0 if full else self.completed
+        changes = self.state.changes(base)
+        assert changes.schema == snapshot_schema(self.keys, COLUMNS)
+        assert rows_of(changes) == [
+            (*k, *values, deleted)
+            for k, (values, epoch, deleted) in self.model.items()
+            if epoch > base and not (deleted and base == 0)
+        ]
+        self.snapshots[self.epoch] = (base, rows_of(changes))
+        self.live_at[self.epoch] = self.live
+        before = self.state
+        self.state = self.state.without_tombstones(self.completed)
+        dropped = [k for k, (_, e, gone) in self.model.items() if gone and e <= self.completed]
+        for key in dropped:
+            del self.model[key]
+        assert dropped or self.state is before
+        self.epoch += 1
+
+    @precondition(lambda self: self.snapshots)
+    @rule(data=st.data())
+    def complete(self, data):
+        """The coordinator completes one of the checkpoints; those before it will never be bases."""
+        pending = [n for n in self.snapshots if n > self.completed]
+        if pending:
+            self.completed = data.draw(st.sampled_from(pending))
+
+    @invariant()
+    def holds_what_the_dict_holds(self):
+        assert self.state.table.schema == state_schema(self.keys, COLUMNS)
+        assert rows_of(self.state.table) == [(*k, *v, e, d) for k, (v, e, d) in self.model.items()]
+        assert self.state.live == len(self.live)
+
+    @invariant()
+    def lineages_add_up(self):
+        for n in self.snapshots:
+            assert self.summed(n) == self.live_at[n]
+
+    def summed(self, n):
+        """The state at `n`: the increments along its lineage, the last row of each key counting."""
+        if n == 0:
+            return {}
+        base, rows = self.snapshots[n]
+        keys = len(self.keys)
+        state = dict(self.summed(base))
+        for row in rows:
+            state.pop(row[:keys], None)
+            if not row[-1]:
+                state[row[:keys]] = row[keys:-1]
+        return state
+
+
+class ThreeKeysMachine(StateMachine):
+    keys = THREE_KEYS
+    key = THREE
+
+
+@pytest.mark.parametrize("machine", [StateMachine, ThreeKeysMachine])
+def test_state_is_a_dict_with_a_history(machine):
+    """Any changes, deletions and checkpoints: the same as a dict, and increments add up to it."""
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=20,
+            deadline=None,
+            suppress_health_check=SLOW_IS_FINE,
+        ),
+    )
+
+
+# -- the same, one fact at a time ----------------------------------------------------------------
+
+
+def put(state, epoch, **values):
+    touched = state.touched(pa.table({"k": list(values)}, schema=ONE_KEY))
+    rows = [(key, n, None, None) for key, n in values.items()]
+    return state.changed(touched, table(rows, touched.table.schema), np.arange(len(values)), epoch)
+
+
+def drop(state, epoch, *keys):
+    touched = state.touched(pa.table({"k": list(keys)}, schema=ONE_KEY))
+    return state.deleted(touched, np.arange(len(keys)), epoch)
+
+
+def seen(rows):
+    return {row["k"]: None if row[DELETED] else row["n"] for row in rows.to_pylist()}
+
+
+EMPTY = KeyedState.empty(ONE_KEY, COLUMNS)
+
+
+def test_an_epoch_lies_behind_its_base():
+    """A snapshot holds epochs above its base only; the base itself has the others."""
+    state = put(put(EMPTY, 1, a=1, b=2), 2, b=3)
+    assert [seen(state.changes(base)) for base in (0, 1, 2)] == [{"a": 1, "b": 3}, {"b": 3}, {}]
+
+
+def test_a_deletion_is_told_until_a_checkpoint_holds_it():
+    """A tombstone is in each increment from before it, and goes with a completed checkpoint."""
+    state = drop(put(EMPTY, 1, a=1, b=2), 3, "a")
+    assert state.live == 1
+    assert seen(state.changes(2)) == {"a": None}
+    assert state.without_tombstones(2) is state
+    assert seen(state.without_tombstones(3).table) == {"b": 2}
+
+
+def test_a_full_snapshot_needs_no_tombstones():
+    """It starts from nothing, so there is nothing to delete."""
+    assert seen(drop(put(EMPTY, 1, a=1, b=2), 3, "a").changes(0)) == {"b": 2}
+
+
+def test_a_key_comes_back():
+    """Deleted and created again, a key is new to its function and changed to its checkpoint."""
+    state = drop(put(EMPTY, 1, a=1), 2, "a")
+    touched = state.touched(pa.table({"k": ["a"]}))
+    assert (touched.at.tolist(), touched.new.tolist()) == ([0], [True])
+    assert touched.table["n"].to_pylist() == [None]
+    state = put(state, 3, a=7)
+    assert seen(state.changes(1)) == {"a": 7}
+    assert (state.live, state.table[MODIFIED_EPOCH].to_pylist()) == (1, [3])
+
+
+def test_deleting_what_is_not_there_changes_nothing():
+    """Neither a key that never was nor one that is gone leaves a tombstone."""
+    assert drop(EMPTY, 1, "a") is EMPTY
+    state = drop(put(EMPTY, 1, a=1), 2, "a")
+    assert drop(state, 3, "a") is state
+
+
+def test_no_change_is_no_new_state():
+    """So that whoever holds the state can see that nothing is to be written."""
+    touched = EMPTY.touched(pa.table({"k": ["a"]}))
+    nothing = touched.table.slice(0, 0)
+    assert EMPTY.changed(touched, nothing, np.array([], dtype=np.int64), 1) is EMPTY
+
+
+def test_a_state_is_never_changed_in_place():
+    """A state from before a change still is what it was: a failed batch leaves no trace."""
+    before = put(EMPTY, 1, a=1, b=2)
+    rows = rows_of(before.table)
+    drop(put(before, 2, a=5, c=6), 2, "b")
+    assert rows_of(before.table) == rows
+
+
+def test_no_keys_are_touched_by_no_rows():
+    """An empty list of keys is fine, on an empty and on a filled state."""
+    for state in (EMPTY, put(EMPTY, 1, a=1)):
+        touched = state.touched(ONE_KEY.empty_table())
+        assert (touched.table.num_rows, len(touched.at), len(touched.new)) == (0, 0, 0)

@@ -1,0 +1,143 @@
+"""Alignment against a model that decides each id from the whole history, not step by step."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from absflow.protocol.alignment import (
+    AbortArrived,
+    Barrier,
+    BarrierArrived,
+    Discard,
+    EndStage,
+    InputEnded,
+    Reason,
+    TakeSnapshot,
+    from_json,
+    gate,
+    start,
+    step,
+    to_json,
+    validate,
+)
+
+INPUTS = "abc"
+
+
+class Model:
+    """What every input has brought so far, and what became of each id.
+
+    An id is skipped if an input has gone past it without bringing it; it is taken if every input
+    has brought it, or has ended before it. Ids are decided in order: one that waits makes the
+    later ones wait.
+    """
+
+    def __init__(self):
+        self.brought = {name: [] for name in INPUTS}
+        self.ended = set()
+        self.fate = {}
+
+    def newest(self, name):
+        return max(self.brought[name], default=0)
+
+    def bring(self, name, checkpoint_id):
+        if name not in self.ended and checkpoint_id > self.newest(name):
+            self.brought[name].append(checkpoint_id)
+
+    def abort(self, checkpoint_id):
+        self.fate.setdefault(checkpoint_id, "aborted")
+
+    def decide(self):
+        """The ids that are taken and skipped now, in order."""
+        taken, skipped = [], []
+        for n in sorted(set().union(*self.brought.values()) - self.fate.keys()):
+            without = [name for name in INPUTS if n not in self.brought[name]]
+            if any(self.newest(name) > n for name in without):
+                self.fate[n] = "skipped"
+                skipped.append(n)
+            elif self.ended.issuperset(without):
+                self.fate[n] = "taken"
+                taken.append(n)
+            else:
+                break
+        return taken, skipped
+
+    def gate(self, name):
+        return next((n for n in self.brought[name] if n not in self.fate), None)
+
+
+class AlignmentMachine(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.state = start(INPUTS)
+        self.model = Model()
+        self.given_up = []
+
+    def tell(self, event):
+        """Step the machine; what it says must be what the model decides."""
+        stored = from_json(to_json(self.state))
+        self.state, said = step(stored, event)
+        taken, skipped = self.model.decide()
+        discards = [(a.checkpoint_id, a.reason) for a in said if isinstance(a, Discard)]
+        assert [a.barrier.checkpoint_id for a in said if isinstance(a, TakeSnapshot)] == taken
+        assert [n for n, why in discards if why is Reason.SKIPPED] == skipped
+        assert (EndStage() in said) is (self.model.ended == set(INPUTS) and not stored.ended)
+        self.given_up.extend(n for n, _ in discards)
+
+    @rule(name=st.sampled_from(INPUTS), jump=st.sampled_from([1, 1, 1, 2, 3]))
+    def bring(self, name, jump):
+        checkpoint_id = self.model.newest(name) + jump
+        self.model.bring(name, checkpoint_id)
+        self.tell(BarrierArrived(name, Barrier(checkpoint_id)))
+
+    @rule(name=st.sampled_from(INPUTS), back=st.integers(0, 4))
+    def repeat(self, name, back):
+        checkpoint_id = max(self.model.newest(name) - back, 1)
+        self.model.bring(name, checkpoint_id)
+        self.tell(BarrierArrived(name, Barrier(checkpoint_id)))
+
+    @rule(name=st.sampled_from(INPUTS), ahead=st.integers(-3, 3))
+    def abort(self, name, ahead):
+        checkpoint_id = max(self.model.newest(name) + ahead, 1)
+        self.model.abort(checkpoint_id)
+        self.tell(AbortArrived(checkpoint_id))
+
+    @precondition(lambda self: max(map(self.model.newest, INPUTS)) > 3)
+    @rule(name=st.sampled_from(INPUTS))
+    def end(self, name):
+        self.model.ended.add(name)
+        self.tell(InputEnded(name))
+
+    @invariant()
+    def holds(self):
+        validate(self.state)
+
+    @invariant()
+    def gates_are_the_first_undecided_barriers(self):
+        assert [gate(self.state, n) for n in INPUTS] == [self.model.gate(n) for n in INPUTS]
+
+    @invariant()
+    def the_epoch_follows_the_newest_snapshot(self):
+        taken = [n for n, fate in self.model.fate.items() if fate == "taken"]
+        assert self.state.epoch == max(taken, default=0) + 1
+
+    @invariant()
+    def an_id_is_given_up_once(self):
+        assert len(self.given_up) == len(set(self.given_up))
+
+    @invariant()
+    def little_is_remembered(self):
+        """Dead ids are kept only while an input may still bring them."""
+        slowest = min(
+            (self.model.newest(n) for n in INPUTS if n not in self.model.ended), default=None
+        )
+        waiting = [i.last for i in self.state.inputs.values() if i.waiting]
+        floor = min([*waiting, *([] if slowest is None else [slowest])], default=0)
+        assert all(n > floor for n in self.state.dead)
+
+
+TestAlignmentMachine = AlignmentMachine.TestCase
+TestAlignmentMachine.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, derandomize=True, database=None
+)
+TestAlignmentMachine.__doc__ = "Any history of barriers, aborts and ends: as the model decides."

@@ -1,0 +1,98 @@
+"""Small builders for tests of the coordinator: a topology, a policy, and a job that can be told."""
+
+from absflow.protocol import coordinator
+from absflow.protocol.checkpoints import StageReport
+from absflow.protocol.coordinator import Coordinator, Phase
+from absflow.protocol.messages import (
+    CheckpointFailed,
+    CompletionWritten,
+    HistoryFound,
+    Policy,
+    RootInput,
+    StageReported,
+    Tick,
+    Topology,
+    TriggerWritten,
+    WriteAbort,
+    WriteBarrier,
+    WriteCompletion,
+)
+
+X = RootInput("a", "x")
+Y = RootInput("b", "y")
+Z = RootInput("c", "z")
+
+# Source x into stage a, source y into stage b, both into stage c.
+JOIN = Topology({"a": (), "b": (), "c": ("a", "b")}, frozenset({X, Y}))
+SINGLE = Topology({"a": ()}, frozenset({X}))
+
+
+def report(checkpoint_id, stage, rows_changed=1, **more):
+    return StageReport(stage, checkpoint_id, batch_id=0, rows_changed=rows_changed, **more)
+
+
+class Told:
+    """A coordinator that is told one thing after the other, and what it has said to each."""
+
+    def __init__(self, topology=SINGLE, state=None, **policy):
+        """Begin at 0 ms, or with ``state``; the interval is 10 ms and the timeout 100 ms."""
+        settings = {"interval_ms": 10, "timeout_ms": 100} | policy
+        self.state = state or Coordinator(topology, Policy(**settings))
+        self.said = []
+
+    def tell(self, *events):
+        """Step through the events; what was said to all of them."""
+        said = []
+        for event in events:
+            self.state, actions = coordinator.step(self.state, event)
+            coordinator.validate(self.state)
+            said.extend(actions)
+        self.said.extend(said)
+        return said
+
+    def tick(self, now_ms):
+        return self.tell(Tick(now_ms))
+
+    def trigger(self, now_ms):
+        """Trigger at ``now_ms`` and have the barrier written; its id."""
+        (barrier,) = [a.barrier for a in self.tick(now_ms) if isinstance(a, WriteBarrier)]
+        self.tell(TriggerWritten(barrier.checkpoint_id))
+        return barrier.checkpoint_id
+
+    def acknowledge(self, checkpoint_id, stages="a", rows_changed=1):
+        """Each of the stages reports, and its history is found."""
+        return self.tell(
+            *(StageReported(report(checkpoint_id, s, rows_changed)) for s in stages),
+            *(HistoryFound(checkpoint_id, s) for s in stages),
+        )
+
+    def complete(self, checkpoint_id, stages="a", now_ms=0, rows_changed=1):
+        """Acknowledge and commit."""
+        self.acknowledge(checkpoint_id, stages, rows_changed)
+        return self.tell(CompletionWritten(checkpoint_id, now_ms))
+
+    def fail(self, checkpoint_id, reason, cause=""):
+        return self.tell(CheckpointFailed(checkpoint_id, reason, cause))
+
+    def phase(self, checkpoint_id):
+        return self.state.pending[checkpoint_id].phase
+
+    @property
+    def pending(self):
+        return list(self.state.pending)
+
+    @property
+    def finalising(self):
+        return [n for n, p in self.state.pending.items() if p.phase is Phase.FINALIZING]
+
+
+def triggered(said):
+    return [a.barrier.checkpoint_id for a in said if isinstance(a, WriteBarrier)]
+
+
+def manifests(said):
+    return [a.manifest for a in said if isinstance(a, WriteCompletion)]
+
+
+def aborted(said):
+    return [(a.barrier.checkpoint_id, a.reason) for a in said if isinstance(a, WriteAbort)]

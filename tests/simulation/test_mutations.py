@@ -1,0 +1,174 @@
+"""The checkers can fail: each deliberate mistake in the protocol is caught within a few seeds."""
+
+from dataclasses import replace
+
+import pytest
+
+from absflow.protocol import alignment, coordinator
+from absflow.protocol.alignment import Barrier, Ignore, InputState, Reason
+from absflow.protocol.coordinator import Pending
+from absflow.simulation import query, stage, tables, world
+
+SEEDS = range(120)
+
+
+def recover_with(change):
+    """``recover`` whose answer goes through ``change``."""
+    real = coordinator.recover
+    return lambda *args: change(*real(*args))
+
+
+def trigger_with(change):
+    """Triggers whose barrier goes through ``change``."""
+    return lambda number, base, completed, ms: change(Barrier(number, base, completed, ms))
+
+
+def settle_without_skipping(real):
+    """An id that one input never brings is awaited for ever."""
+
+    def settle(state):
+        heads = {i.waiting[0].checkpoint_id for i in state.inputs.values() if i.waiting}
+        return (state, ()) if len(heads - state.dead) > 1 else real(state)
+
+    return settle
+
+
+def deaf_where_inputs_join(real):
+    """Only stages with one input take notice of an abort."""
+
+    def abort(state, event):
+        deaf = len(state.inputs) > 1
+        return Ignore(event, Reason.LATE) if deaf else real(state, event)
+
+    return abort
+
+
+def snapshot_without_tombstones(real):
+    """Deletions are forgotten before they have reached any history."""
+
+    def snapshot(work, barrier):
+        work.values = {k: e for k, e in work.values.items() if e.value is not None}
+        real(work, barrier)
+
+    return snapshot
+
+
+def forgetful_query(real):
+    """Positions are kept in the memory of the query, so a query that dies forgets them."""
+
+    def begin(self, scene, spec, *rest):
+        real(self, scene, spec, *rest)
+        files = scene.tables.stages[spec.name]
+        files.memories[files.committed] = replace(files.memory, cuts={})
+
+    return begin
+
+
+def append_always(self, version, items):
+    """A replayed batch writes its rows again."""
+    given = tuple(items)
+    self.items.extend(given)
+    return bool(given)
+
+
+MUTATIONS = {
+    "the gate is ignored": (
+        [(alignment, "gate", lambda state, name: None)],
+        "consistent cut",
+    ),
+    "an open input lets rows from behind a coming barrier pass": (
+        [(stage, "_gates", lambda s, after: {n: alignment.gate(after, n) for n in s.inputs})],
+        "consistent cut",
+    ),
+    "a snapshot does not wait for the other inputs": (
+        [
+            (InputState, "live", property(lambda self: bool(self.waiting))),
+            (alignment, "validate", lambda state: None),
+        ],
+        "consistent cut",
+    ),
+    "a join neither hears of aborts nor gives up what one input never brings": (
+        [
+            (alignment, "_settle", settle_without_skipping(alignment._settle)),
+            (alignment, "_abort", deaf_where_inputs_join(alignment._abort)),
+            (alignment, "validate", lambda state: None),
+        ],
+        "stuck",
+    ),
+    "a lineage forgets its base": (
+        [(coordinator, "extend_lineage", lambda old, n, base, rows: (n,) if rows else ())],
+        "consistent cut",
+    ),
+    "an empty snapshot forgets its lineage": (
+        [
+            (
+                coordinator,
+                "extend_lineage",
+                lambda old, n, base, rows: (*old, n) if base and rows else (n,) if rows else (),
+            )
+        ],
+        "consistent cut",
+    ),
+    "completion does not wait for the history": (
+        [(Pending, "complete", property(lambda self: self.awaited <= self.reports.keys()))],
+        "are not in the history",
+    ),
+    "completion does not wait for every stage": (
+        [(Pending, "complete", property(lambda self: bool(self.found)))],
+        "has stages",
+    ),
+    "increments are relative to a checkpoint that may yet fail": (
+        [(coordinator, "Barrier", trigger_with(lambda b: replace(b, base_id=b.checkpoint_id - 1)))],
+        "consistent cut",
+    ),
+    "tombstones go as soon as the next trigger": (
+        [(stage, "_snapshot", snapshot_without_tombstones(stage._snapshot))],
+        "consistent cut",
+    ),
+    "ids of a dead driver are used again": (
+        [
+            (
+                coordinator,
+                "recover",
+                recover_with(lambda state, said: (replace(state, next_id=1), said)),
+            ),
+            (coordinator, "validate", lambda state: None),
+        ],
+        "ids do not rise",
+    ),
+    "a restart does not abort what was pending": (
+        [(coordinator, "recover", recover_with(lambda state, said: (state, ())))],
+        "stuck",
+    ),
+    "a position is read at the snapshot and not at the barrier": (
+        [(stage, "_note_cuts", lambda work: None)],
+        "consistent cut",
+    ),
+    "positions die with the query": (
+        [(query.Query, "__init__", forgetful_query(query.Query.__init__))],
+        "consistent cut",
+    ),
+    "a replayed batch writes its rows again": (
+        [(tables.Channel, "append", append_always)],
+        "exactly once",
+    ),
+    "a stage that has ended is awaited": (
+        [(coordinator, "live_stages", lambda topology, ended: frozenset(topology.upstream))],
+        "stuck",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_mistake_is_caught(name, monkeypatch):
+    """With this mistake some world breaks a promise, and the checkers say which."""
+    patches, words = MUTATIONS[name]
+    for target, attribute, wrong in patches:
+        monkeypatch.setattr(target, attribute, wrong)
+    found = []
+    for seed in SEEDS:
+        result = world.run(seed)
+        found += [v for v in result.violations if words in v]
+        if found:
+            break
+    assert found, f"no world of {len(SEEDS)} noticed that {name}"

@@ -1,0 +1,55 @@
+"""Reading what a job has left, without absflow's own history code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import SparkSession
+
+
+def facts(spark: SparkSession, storage: Path) -> list[dict[str, Any]]:
+    """The rows of ``checkpoints`` by id."""
+    rows = spark.read.format("delta").load(str(storage / "checkpoints")).toArrow().to_pylist()
+    return sorted(rows, key=lambda r: r["checkpoint_id"])
+
+
+def completed(spark: SparkSession, storage: Path) -> list[dict[str, Any]]:
+    """The COMPLETED ones."""
+    return [row for row in facts(spark, storage) if row["kind"] == "COMPLETED"]
+
+
+def stage_of(row: dict[str, Any], stage: str) -> dict[str, Any]:
+    """A stage's part of a manifest."""
+    return next(s for s in row["stages"] if s["stage"] == stage)
+
+
+def files_read(row: dict[str, Any], stage: str, source: str) -> int:
+    """How many files of ``source`` a manifest's position stands behind (one file a batch)."""
+    position = dict(stage_of(row, stage)["positions"])[source]
+    return 0 if position == "-" else json.loads(position)["logOffset"] + 1
+
+
+def state_at(
+    spark: SparkSession, storage: Path, row: dict[str, Any], stage: str, key: str
+) -> pd.DataFrame:
+    """A stage's state at a checkpoint: the newest change of each key along the lineage."""
+    history = spark.read.format("delta").load(str(storage / "state" / stage)).toPandas()
+    lineage = stage_of(row, stage)["lineage"]
+    rows = history[history["set_id"].isin(lineage)].sort_values("set_id")
+    newest = rows.groupby(key, dropna=False).tail(1)
+    return newest[newest["op"] == "upsert"]
+
+
+def assert_same_rows(actual: pd.DataFrame, expected: pd.DataFrame, by: list[str]) -> None:
+    """Equal as bags of rows over the columns of ``expected``; says what differs."""
+    columns = list(expected.columns)
+    left, right = (
+        f[columns].astype(object).where(f[columns].notna(), None) for f in (actual, expected)
+    )
+    left, right = (
+        f.sort_values(by, key=lambda c: c.map(str), ignore_index=True) for f in (left, right)
+    )
+    assert left.values.tolist() == right.values.tolist()

@@ -1,0 +1,87 @@
+"""Every completed checkpoint of a running job is one cut through all of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import settings
+from diamond import diamond, expected_sink, expected_states, write_source
+from pyspark.sql import SparkSession
+from reading import assert_same_rows, completed, facts, files_read, stage_of, state_at
+
+pytestmark = pytest.mark.spark
+
+CONF = {
+    "checkpoint.interval": "1s",
+    "checkpoint.max-concurrent": "2",
+    "key-groups": "5",
+}
+
+
+@pytest.fixture(scope="module")
+def storage(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of the diamond over files of random sizes; its storage root."""
+    root = tmp_path_factory.mktemp("cut")
+    write_source(root / "a", files=12, rows=400, seed=1)
+    write_source(root / "b", files=5, rows=300, seed=2, first_id=1_000_000)
+    with settings(spark, {**CONF, "storage.path": str(root / "job")}):
+        run = diamond(spark, root).start()
+        run.await_termination()
+    assert run.finished_checkpoint == completed(spark, root / "job")[-1]["checkpoint_id"]
+    return root / "job"
+
+
+def test_every_state_is_a_batch_over_the_rows_up_to_the_positions(
+    spark: SparkSession, storage: Path
+) -> None:
+    """State(n) of every stage is a batch over exactly the source rows up to n's positions."""
+    rows = completed(spark, storage)
+    assert len(rows) >= 3
+    for row in rows:
+        positions = {"a": files_read(row, "a", "a"), "b": files_read(row, "right", "b")}
+        expected = expected_states(storage.parent, positions)
+        for stage, key in (("left", "k"), ("right", "k"), ("join", "g")):
+            state = state_at(spark, storage, row, stage, key)
+            assert_same_rows(state, expected[stage], [key])
+            assert len(state) == stage_of(row, stage)["keys_total"]
+        assert state_at(spark, storage, row, "left", "k")["ordered"].all()
+
+
+def test_the_hard_cases_were_reached(spark: SparkSession, storage: Path) -> None:
+    """Two checkpoints were in flight at once, rows were held, and positions moved between."""
+    rows = completed(spark, storage)
+    pairs = list(zip(rows, rows[1:], strict=False))
+    assert any(after["triggered_at"] < before["ended_at"] for before, after in pairs)
+    assert any(s["held_rows"] > 0 for row in rows for s in row["stages"])
+    assert len({files_read(row, "a", "a") for row in rows}) > 2
+
+
+def test_the_sink_has_every_row_once(spark: SparkSession, storage: Path) -> None:
+    """Nothing is lost and nothing repeated."""
+    sink = spark.read.format("delta").load(str(storage.parent / "sink")).toPandas()
+    assert_same_rows(sink, expected_sink(storage.parent), ["id", "v"])
+
+
+def test_a_sink_version_lies_at_every_cut(spark: SparkSession, storage: Path) -> None:
+    """The sink's commits up to epoch n hold exactly the rows that are in state n."""
+    log = spark.sql(f"DESCRIBE HISTORY delta.`{storage.parent / 'sink'}`").toPandas()
+    notes = {
+        int(version): metadata for version, metadata in zip(log["version"], log["userMetadata"])
+    }
+    epochs = {v: json.loads(m)["epoch"] for v, m in notes.items() if m}
+    assert [epochs[v] for v in sorted(epochs)] == sorted(epochs.values())
+    for row in completed(spark, storage):
+        n = row["checkpoint_id"]
+        version = max((v for v, e in epochs.items() if e <= n), default=0)
+        sink = spark.read.format("delta").option("versionAsOf", version)
+        seen = sink.load(str(storage.parent / "sink")).count()
+        state = state_at(spark, storage, row, "join", "g")
+        assert seen == state["n"].sum()
+
+
+def test_ids_rise_and_each_has_one_fact(spark: SparkSession, storage: Path) -> None:
+    """Ids are 1, 2, 3, ... and no checkpoint has two ends."""
+    ids = [row["checkpoint_id"] for row in facts(spark, storage)]
+    assert ids == list(range(1, len(ids) + 1))

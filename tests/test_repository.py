@@ -1,0 +1,230 @@
+"""What must hold for the checkout as a whole: sizes, layers, versions, paths and links."""
+
+import ast
+import configparser
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "absflow"
+
+# Ratchets: they may go down, never up.
+FUNCTION_LINES = 60
+FILE_LINES = 400
+
+WITHOUT_SPARK = ("protocol", "simulation", "columnar")
+
+# In pieces, so that this file does not name what it looks for.
+REGISTRIES = [
+    ".".join(parts)
+    for parts in (
+        ("pypi", "org"),
+        ("pythonhosted", "org"),
+        ("maven", "org"),
+        ("maven", "apache", "org"),
+        ("npmjs", "org"),
+        ("crates", "io"),
+        ("proxy", "golang", "org"),
+        ("debian", "org"),
+    )
+]
+MACHINE_PATH = re.compile(r"(?<![\w.~$})>/-])/(?:work|root)(?=[/\s\"'`:,;)\]]|$)", re.MULTILINE)
+
+LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
+CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+
+LINT_IMPORTS = "from importlinter.cli import lint_imports_command as main; main()"
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def modules(*folders: str) -> Iterator[tuple[str, str]]:
+    """(name, text) of each module of the package, or of these of its folders."""
+    for folder in [PACKAGE / name for name in folders] or [PACKAGE]:
+        for path in sorted(folder.rglob("*.py")):
+            yield name_of(path), path.read_text(encoding="utf-8")
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+
+
+def repository_files() -> list[Path]:
+    """Files that are tracked or about to be: what a clone will hold."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+def pins() -> dict[str, str]:
+    """The exact versions in setup.cfg, by package."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg", encoding="utf-8")
+    wanted = config["options"]["install_requires"]
+    return dict(re.findall(r"^([\w-]+)==([\w.]+)$", wanted, re.MULTILINE))
+
+
+def compose_versions() -> dict[str, str]:
+    """The `x-versions` block of docker-compose.yml; too plain to need a YAML parser."""
+    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^x-versions:\n((?:  .*\n)+)", text, re.MULTILINE)
+    return dict(re.findall(r"^  (\w+): &[\w-]+ (\S+)$", block, re.MULTILINE))
+
+
+def compose_command() -> list[str] | None:
+    for command in (["docker", "compose"], ["docker-compose"]):
+        if shutil.which(command[0]):
+            answer = subprocess.run([*command, "version"], capture_output=True, check=False)
+            if answer.returncode == 0:
+                return command
+    return None
+
+
+def test_functions_are_short():
+    """No function of the package is longer than the ratchet allows."""
+    too_long = [
+        f"{name}:{node.lineno} {node.name}: {lines} lines"
+        for name, text in modules()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > FUNCTION_LINES
+    ]
+    assert too_long == []
+
+
+def test_files_are_short():
+    """No file of the package is longer than the ratchet allows."""
+    too_long = [
+        f"{name}: {lines} lines"
+        for name, text in modules()
+        if (lines := len(text.splitlines())) > FILE_LINES
+    ]
+    assert too_long == []
+
+
+def test_every_module_says_what_it_is():
+    """Every module of the package has a docstring."""
+    assert [name for name, text in modules() if not ast.get_docstring(ast.parse(text))] == []
+
+
+def test_the_core_does_not_know_spark():
+    """Protocol, simulation and columnar import neither pyspark nor delta, not even lazily."""
+    offenders = [
+        f"{name} imports {module}"
+        for name, text in modules(*WITHOUT_SPARK)
+        for module in imported(ast.parse(text))
+        if module.split(".")[0] in {"pyspark", "delta"}
+    ]
+    assert offenders == []
+
+
+def test_public_names_are_sorted_and_exist():
+    """`absflow.__all__` is sorted, without repetition, and each of its names can be had."""
+    absflow = importlib.import_module("absflow")
+    names = list(absflow.__all__)
+    assert names == sorted(set(names))
+    assert [name for name in names if not hasattr(absflow, name)] == []
+
+
+def test_imports_go_one_way(tmp_path):
+    """The contracts between the subpackages in setup.cfg hold."""
+    done = subprocess.run(
+        [sys.executable, "-c", LINT_IMPORTS, "--cache-dir", str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONUTF8": "1"},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_cluster_runs_the_pinned_versions():
+    """The image and the jar in docker-compose.yml are of the versions that setup.cfg pins."""
+    spark, delta = pins()["pyspark"], pins()["delta-spark"]
+    versions = compose_versions()
+    assert versions["spark"].split(":")[1].split("-")[0] == spark
+    short = ".".join(spark.split(".")[:2])
+    assert versions["delta"] == f"io.delta:delta-spark_{short}_2.13:{delta}"
+
+
+def test_docker_compose_accepts_the_file():
+    """Docker's own reader finds no fault in docker-compose.yml, and sees all four services."""
+    command = compose_command()
+    if command is None:
+        pytest.skip("no docker client with compose on this machine")
+    done = subprocess.run(
+        [*command, "-f", "docker-compose.yml", "config", "--services"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == {"master", "worker-1", "worker-2", "flights"}
+
+
+def test_no_file_names_one_machine():
+    """No file holds a path of the machine that it was written on, nor a package registry's host."""
+    found = []
+    for path in repository_files():
+        text = path.read_text(encoding="utf-8", errors="ignore")
+        found += [f"{name_of(path)}: {host}" for host in REGISTRIES if host in text]
+        found += [f"{name_of(path)}: {match[0]}" for match in MACHINE_PATH.finditer(text)]
+    assert found == []
+
+
+def test_links_resolve():
+    """Each relative link in a Markdown file leads to a file of the repository."""
+    known = set(repository_files())
+    known |= {folder for path in known for folder in path.parents}
+    broken = []
+    for path in sorted(path for path in known if path.suffix == ".md"):
+        for groups in LINK.findall(CODE.sub("", path.read_text(encoding="utf-8"))):
+            target = "".join(groups)
+            goal = (path.parent / target.split("#")[0]).resolve()
+            if not re.match(r"[a-z]+:|#", target) and goal not in known:
+                broken.append(f"{name_of(path)}: {target}")
+    assert broken == []
+
+
+@pytest.mark.parametrize(
+    ("version", "accepted"),
+    [(None, False), ("1.8.0_392", False), ("11.0.2", False), ("17.0.15", True), ("25-ea", True)],
+)
+def test_java_check_wants_17(tmp_path, version, accepted):
+    """The check before a setup takes Java 17 and newer, and says the rest in one line."""
+    if version:
+        java = tmp_path / "bin" / "java"
+        java.parent.mkdir()
+        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+        java.chmod(0o755)
+    done = subprocess.run(
+        ["sh", ".ci/java_check.sh"],
+        cwd=ROOT,
+        env=os.environ | {"JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode == 0) is accepted
+    assert len(done.stderr.splitlines()) == (0 if accepted else 1)
+    assert accepted or (version or "no working Java") in done.stderr
