@@ -68,7 +68,8 @@ class Job:
             GraphError: the frame is not one stream.
         """
         check_source(name, frame)
-        self._sources.append(SourceNode(name, to_arrow_schema(frame.schema), bounded))
+        schema = to_arrow_schema(frame.schema, timezone="UTC")
+        self._sources.append(SourceNode(name, schema, bounded))
         self._frames[name] = frame
         return Node(name)
 
@@ -157,4 +158,4 @@ def _columns(stage: str, what: str, declared: str | StructType) -> pa.Schema:
                 f"'legs long, delay double' ({error.getMessage().splitlines()[0]})"
             ) from error
         declared = parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
-    return to_arrow_schema(declared)
+    return to_arrow_schema(declared, timezone="UTC")

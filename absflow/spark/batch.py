@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -122,7 +122,7 @@ class StageBatches:
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one micro-batch; called by Spark on the thread of the query."""
         if self._first:
-            self._align = self._load_alignment(batch_id)
+            self._align, self._arrived = self._load_alignment(batch_id)
         frame.sparkSession.sparkContext.setLocalProperty(
             ALIGNMENT_PROPERTY, alignment.to_json(self._align)
         )
@@ -345,24 +345,33 @@ class StageBatches:
 
     # -- alignment ----------------------------------------------------------------------------
 
-    def _load_alignment(self, batch_id: int) -> Alignment:
-        """The alignment after the last batch before ``batch_id`` that met a control row."""
+    def _load_alignment(self, batch_id: int) -> tuple[Alignment, dict[int, _Arrived]]:
+        """What was saved after the last batch before ``batch_id`` that met a control row."""
         directory = self._layout.alignment(self._spec.name, self._attempt)
         names = self._files.names(directory)
         self._alignments = sorted(int(n) for n in names if n.isdecimal())
         before = [n for n in self._alignments if n < batch_id]
         if not before:
-            return alignment.start(given.name for given in self._spec.inputs)
+            return alignment.start(given.name for given in self._spec.inputs), {}
         text = self._files.read(f"{directory}/{before[-1]}")
         if text is None:
             raise StorageError(f"{directory}/{before[-1]} is gone; restore the job")
-        return alignment.from_json(text)
+        align, _, arrived = text.partition("\n")
+        return alignment.from_json(align), {
+            int(n): _Arrived(**note) for n, note in json.loads(arrived).items()
+        }
 
     def _save_alignment(self, batch_id: int, after: Alignment) -> None:
+        """Make durable what later batches need of this one.
+
+        That is the alignment, and the positions of checkpoints that are still being aligned: the
+        snapshot may come many batches later, in another life of the query.
+        """
         if after == self._align:
             return
         directory = self._layout.alignment(self._spec.name, self._attempt)
-        self._files.write(f"{directory}/{batch_id}", alignment.to_json(after))
+        arrived = json.dumps({n: asdict(note) for n, note in self._arrived.items()})
+        self._files.write(f"{directory}/{batch_id}", f"{alignment.to_json(after)}\n{arrived}")
         self._align = after
         self._alignments = [n for n in self._alignments if n != batch_id] + [batch_id]
         # A replay is of this batch at the earliest, so it needs the one before and no older.

@@ -108,8 +108,8 @@ class Run:
         self._settings = settings
         self._sources = sources
         self._sinks = sinks
-        self._layout = Layout(settings.storage_path)
         self._files = Files(spark)
+        self._layout = Layout(self._files.qualified(settings.storage_path))
         self._files.check_writable(settings.storage_path)
         self._events: queue.Queue[Event | BatchDone | QueryDied] = queue.Queue()
         self._done = threading.Event()

@@ -127,6 +127,10 @@ class Files:
         except Py4JError as error:
             raise _storage_error("delete", path, error) from error
 
+    def qualified(self, path: str) -> str:
+        """``path`` with its scheme and from the root on; Delta takes no relative ones."""
+        return str(self._fs(path).makeQualified(self._path(path)).toString())
+
     def check_writable(self, path: str) -> None:
         """Write and delete a file below ``path``, so that a bad storage root is refused early."""
         probe = f"{path}/.absflow-write-check"

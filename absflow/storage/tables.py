@@ -150,7 +150,7 @@ def create(
     Raises:
         StorageError: if it cannot be created.
     """
-    builder = DeltaTable.createIfNotExists(spark).location(path)
+    builder = DeltaTable.createIfNotExists(spark).location(Files(spark).qualified(path))
     builder = builder.addColumns(from_arrow_schema(schema))
     if partition_by:
         builder = builder.partitionedBy(*partition_by)

@@ -57,16 +57,17 @@ def _is_barriers(path: str, version: int) -> bool:
 
 # Where the program can die: which commit, the how-manieth of it in this process, before or after.
 POINTS: dict[str, tuple[Callable[[str, int], bool], int, str]] = {
-    "after rows reached the channel": (_is_rows, 2, "after"),
+    "in the middle of a batch": (_is_rows, 2, "after"),
     "before a barrier reaches the channel": (_is_barriers, 1, "before"),
-    "after a barrier reached the channel": (_is_barriers, 2, "after"),
-    "before rows reach the sink": (lambda path, _: path.endswith("/sink"), 3, "before"),
     "after rows reached the sink": (lambda path, _: path.endswith("/sink"), 3, "after"),
     "before a snapshot is appended": (lambda path, _: "/state/" in path, 2, "before"),
-    "after a snapshot was appended": (lambda path, _: "/state/" in path, 3, "after"),
-    "before a checkpoint is completed": (lambda path, _: path.endswith("/checkpoints"), 3, "before"),
-    "after a checkpoint was completed": (lambda path, _: path.endswith("/checkpoints"), 3, "after"),
-    "after a trigger was written": (lambda path, _: path.endswith("/barriers"), 2, "after"),
+    "after a snapshot was appended": (lambda path, _: "/state/" in path, 1, "after"),
+    "before a checkpoint is completed": (
+        lambda path, _: path.endswith("/checkpoints"),
+        2,
+        "before",
+    ),
+    "after a checkpoint was completed": (lambda path, _: path.endswith("/checkpoints"), 2, "after"),
 }
 # Not a commit of absflow's: the batch is done, Spark has not written it into its commit log.
 BEFORE_SPARK_COMMIT = "before Spark's commit of a batch with a snapshot"

