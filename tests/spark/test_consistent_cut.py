@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def test_every_state_is_a_batch_over_the_rows_up_to_the_positions(
 def test_the_hard_cases_were_reached(spark: SparkSession, storage: Path) -> None:
     """Two checkpoints were in flight at once, rows were held, and positions moved between."""
     rows = completed(spark, storage)
-    pairs = list(zip(rows, rows[1:], strict=False))
+    pairs = list(itertools.pairwise(rows))
     assert any(after["triggered_at"] < before["ended_at"] for before, after in pairs)
     assert any(s["held_rows"] > 0 for row in rows for s in row["stages"])
     assert len({files_read(row, "a", "a") for row in rows}) > 2
@@ -68,7 +69,8 @@ def test_a_sink_version_lies_at_every_cut(spark: SparkSession, storage: Path) ->
     """The sink's commits up to epoch n hold exactly the rows that are in state n."""
     log = spark.sql(f"DESCRIBE HISTORY delta.`{storage.parent / 'sink'}`").toPandas()
     notes = {
-        int(version): metadata for version, metadata in zip(log["version"], log["userMetadata"])
+        int(version): metadata
+        for version, metadata in zip(log["version"], log["userMetadata"], strict=True)
     }
     epochs = {v: json.loads(m)["epoch"] for v, m in notes.items() if m}
     assert [epochs[v] for v in sorted(epochs)] == sorted(epochs.values())

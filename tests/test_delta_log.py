@@ -1,0 +1,41 @@
+"""The log of a Delta table is followed commit by commit."""
+
+from __future__ import annotations
+
+import json
+
+from absflow.storage.delta_log import LogTail
+
+FILES: dict[str, str] = {}
+
+
+def commit(version: int, app_id: str, txn: int) -> None:
+    """Put one log file in place."""
+    lines = [
+        {"commitInfo": {"userMetadata": f"note {version}"}},
+        {"txn": {"appId": app_id, "version": txn}},
+        {"add": {"path": "f", "size": 10, "stats": json.dumps({"numRecords": 3})}},
+    ]
+    FILES[f"t/_delta_log/{version:020d}.json"] = "\n".join(map(json.dumps, lines))
+
+
+def test_a_tail_reads_each_commit_once_and_remembers_transactions() -> None:
+    """What was found stays found, and only new files are read."""
+    FILES.clear()
+    reads: list[str] = []
+
+    def read(path: str) -> str | None:
+        reads.append(path)
+        return FILES.get(path)
+
+    tail = LogTail(read, "t")
+    assert not tail.find("app", 0)
+    commit(0, "app", 5)
+    commit(1, "other", 9)
+    first, second = tail.advance()
+    assert (first.rows, first.bytes, first.files, first.user_metadata) == (3, 10, ("f",), "note 0")
+    assert second.transactions == {"other": 9}
+    reads.clear()
+    assert tail.find("app", 5)
+    assert not tail.find("app", 6)
+    assert all(path.endswith("2.json") for path in reads)

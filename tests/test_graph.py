@@ -1,0 +1,109 @@
+"""A graph that cannot run is refused as a whole, before anything starts."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from absflow.columnar.process import Result
+from absflow.errors import GraphError
+from absflow.graph import Graph, SinkNode, SourceNode, StageNode, check, check_unchanged, describe
+from absflow.graph import topology as topology_of
+from absflow.protocol.messages import RootInput
+
+ROWS = pa.schema([("k", pa.string()), ("v", pa.int64())])
+STATE = pa.schema([("n", pa.int64())])
+
+
+def stage(name: str, *inputs: str, **changes: object) -> StageNode:
+    """A stage that is right but for ``changes``."""
+    values: dict[str, object] = {
+        "key": ("k",),
+        "state": STATE,
+        "output": ROWS,
+        "process": {i: lambda rows, state, context: Result() for i in inputs},
+        **changes,
+    }
+    return StageNode(name, inputs, **values)  # type: ignore[arg-type]
+
+
+def checked(*stages: StageNode, sources: str = "a", sinks: str = "") -> Graph:
+    """The graph of ``stages`` over sources with one-letter names."""
+    return check(
+        "job",
+        [SourceNode(name, ROWS) for name in sources],
+        list(stages),
+        [SinkNode(f"to-{name}", name) for name in sinks.split()],
+        key_groups=4,
+    )
+
+
+def test_a_shared_source_gets_a_forwarding_stage() -> None:
+    """Read twice, it would meet a barrier at two positions."""
+    graph = checked(stage("x", "a"), stage("y", "a", "x"))
+    assert list(graph.stages) == ["a", "x", "y"]
+    assert graph.upstream == {"a": (), "x": ("a",), "y": ("a", "x")}
+    assert topology_of(graph).roots == {RootInput("a", "a")}
+    assert graph.has_channel("a")
+    assert graph.has_channel("x")
+    assert not graph.has_channel("y")
+
+
+FLOATS = pa.schema([("k", pa.float64()), ("v", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    ("stages", "words"),
+    [
+        ([], ["no stage"]),
+        ([stage("x", "a", "y"), stage("y", "x")], ["cycle", "x", "y"]),
+        ([stage("x", "a", "x")], ["cycle", "x"]),
+        ([stage("x", "a"), stage("x", "a")], ["stage 'x'", "unique"]),
+        ([stage("x", "a"), stage("X", "a")], ["stage 'X'", "case"]),
+        ([stage("a", "a")], ["source", "unique"]),
+        ([stage("x", "a", key=("tailnum",))], ["'tailnum'", "['k', 'v']", "input 'a'"]),
+        ([stage("x", "a", key=())], ["no key"]),
+        ([stage("x", "a", "b")], ["'b'", "not declared", "['a', 'x']"]),
+        ([stage("x", "a", "a")], ["twice"]),
+        ([stage("x", "a", process={})], ["process functions", "['a']"]),
+        ([stage("x", "a", state=ROWS)], ["column 'k'", "twice", "state"]),
+        ([stage("x", "a", state=pa.schema([("op", pa.int64())]))], ["'op'", "rename"]),
+        ([stage("1x", "a")], ["'1x'", "letter"]),
+        ([stage("x", "a", output=FLOATS), stage("y", "x")], ["'k'", "double", "cast"]),
+    ],
+)
+def test_a_graph_that_cannot_run_is_refused(stages: list[StageNode], words: list[str]) -> None:
+    """The message names what was seen and what to do."""
+    with pytest.raises(GraphError) as refused:
+        checked(*stages)
+    assert all(word in str(refused.value) for word in words), str(refused.value)
+
+
+def test_a_source_that_nobody_reads_is_refused() -> None:
+    """It would never be read, and its barriers never travel."""
+    with pytest.raises(GraphError, match="source 'b' is read by no stage"):
+        checked(stage("x", "a"), sources="ab")
+
+
+def test_a_sink_of_no_stage_is_refused() -> None:
+    """A sink takes the output of a stage, not of a source."""
+    with pytest.raises(GraphError, match="'a', which is no stage"):
+        checked(stage("x", "a"), sinks="a")
+
+
+def test_keys_of_all_inputs_have_one_type() -> None:
+    """Else equal keys would not meet."""
+    wide = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    with pytest.raises(GraphError, match="cast one of them"):
+        checked(stage("x", "a", output=wide), stage("y", "a", "x"))
+
+
+def test_going_on_with_another_graph_is_refused_and_every_difference_named() -> None:
+    """State that another graph wrote is not read as if it were this one's."""
+    before = describe(checked(stage("x", "a"), stage("y", "x")))
+    wide = pa.schema([("n", pa.int32())])
+    with pytest.raises(GraphError) as refused:
+        check_unchanged(checked(stage("x", "a", state=wide), stage("z", "x")), before)
+    for words in ("stage 'y' is gone", "stage 'z' is new", "state of stage 'x' was"):
+        assert words in str(refused.value)
+    check_unchanged(checked(stage("x", "a"), stage("y", "x")), before)
