@@ -1,0 +1,200 @@
+"""What goes wrong is refused, repaired, or told; nothing half-done is committed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from chain import expected
+from conftest import settings
+from diamond import OUTPUT, ROWS, STATE, to_group, write_source
+from failing import FailsOnce, raises_on_17, random_values, slow, wrong_type
+from pyspark.sql import SparkSession
+from reading import assert_same_rows, completed, facts, files_read, state_at
+
+import absflow
+from absflow.spark import plan
+from absflow.storage import tables
+
+pytestmark = pytest.mark.spark
+
+FAST = {"checkpoint.interval": "1s", "key-groups": "3", "restart.initial-delay": "0s"}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder with a source ``a`` of a few small files."""
+    write_source(tmp_path / "a", files=3, rows=60, seed=5)
+    return tmp_path
+
+
+def job_of(spark: SparkSession, root: Path, process: Any, *, tally: bool = False) -> absflow.Job:
+    """Source ``a``, stage ``left`` with ``process``, a sink; and a consumer if asked for."""
+    job = absflow.Job("failing", spark)
+    frame = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
+    a = job.source("a", frame.parquet(str(root / "a")), bounded=True)
+    left = job.stage("left", a, key="k", state=STATE, output=OUTPUT, process=process)
+    if tally:
+        job.stage("tally", left, key="g", state=STATE, output=OUTPUT, process=to_group)
+    job.sink("out", left, absflow.DeltaSink(str(root / "sink")))
+    return job
+
+
+def run(
+    spark: SparkSession, root: Path, job: absflow.Job, conf: Mapping[str, str] | None = None
+) -> None:
+    """Run to the end, or to the error."""
+    with settings(spark, {**FAST, "storage.path": str(root / "job"), **(conf or {})}):
+        job.start().await_termination()
+
+
+def sink_rows(spark: SparkSession, root: Path) -> int:
+    """How many rows are in the sink."""
+    return spark.read.format("delta").load(str(root / "sink")).count()
+
+
+@pytest.mark.parametrize(
+    ("process", "words"),
+    [
+        (raises_on_17, ["stage 'left'", "input 'a'", "key group", "ZeroDivisionError: seventeen",
+                        "'k': 'k17'"]),
+        (wrong_type, ["stage 'left'", "output column 'g'", "string", "int64"]),
+    ],
+)  # fmt: skip
+def test_a_failing_function_fails_the_job_loudly_and_commits_nothing(
+    spark: SparkSession, root: Path, process: Any, words: list[str]
+) -> None:
+    """The error names stage, input, key group and key; sink and history stay empty."""
+    with pytest.raises(absflow.JobFailedError) as failed:
+        run(spark, root, job_of(spark, root, process), {"restart.attempts": "0"})
+    assert all(word in str(failed.value) for word in words), str(failed.value)
+    assert sink_rows(spark, root) == 0
+    assert completed(spark, root / "job") == []
+
+
+def test_a_dead_query_is_restarted_and_the_result_exact(spark: SparkSession, root: Path) -> None:
+    """The restart strategy repairs what passes."""
+    run(spark, root, job_of(spark, root, FailsOnce(root / "flag")))
+    sink = spark.read.format("delta").load(str(root / "sink")).toPandas()
+    due = expected(root, 3)
+    assert_same_rows(sink, due["sink"], ["id"])
+    last = completed(spark, root / "job")[-1]
+    assert_same_rows(state_at(spark, root / "job", last, "left", "k"), due["left"], ["k"])
+
+
+def test_a_checkpoint_that_takes_too_long_expires_and_the_job_gives_up(
+    spark: SparkSession, root: Path
+) -> None:
+    """EXPIRED counts; more in a row than are tolerated fail the job, and nothing is lost."""
+    conf = {"checkpoint.timeout": "100ms", "checkpoint.tolerable-failed": "1"}
+    with pytest.raises(absflow.JobFailedError, match="2 checkpoints failed in a row"):
+        run(spark, root, job_of(spark, root, slow), conf)
+    reasons = [row["reason"] for row in facts(spark, root / "job")]
+    assert reasons[:2] == ["EXPIRED", "EXPIRED"]
+    run(spark, root, job_of(spark, root, slow))
+    sink = spark.read.format("delta").load(str(root / "sink")).toPandas()
+    assert_same_rows(sink, expected(root, 3)["sink"], ["id"])
+    assert files_read(completed(spark, root / "job")[-1], "left", "a") == 3
+
+
+def test_a_failed_history_append_aborts_its_checkpoint_only(
+    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """SNAPSHOT_FAILED; the next one completes and its state is whole."""
+    append = tables.append
+    failures = iter([True])
+
+    def failing(frame: Any, path: str, *rest: Any) -> None:
+        if "/state/" in path and next(failures, False):
+            raise absflow.StorageError("the disk is full")
+        append(frame, path, *rest)
+
+    monkeypatch.setattr(tables, "append", failing)
+    with caplog.at_level(logging.CRITICAL):
+        run(spark, root, job_of(spark, root, to_group))
+    first, *_, last = facts(spark, root / "job")
+    assert (first["reason"], first["cause"]) == (
+        "SNAPSHOT_FAILED",
+        "stage left: the disk is full",
+    )
+    assert last["kind"] == "COMPLETED"
+    state = state_at(spark, root / "job", last, "left", "k")
+    assert_same_rows(state, expected(root, 3)["left"], ["k"])
+
+
+def test_a_corrupt_page_is_refused_and_nothing_committed(
+    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flipped bit between shuffle and stage stops the batch."""
+    pack = plan._pack
+
+    def flipping(*args: Any) -> Any:
+        packed = pack(*args)
+
+        def flip(batches: Any) -> Any:
+            for batch in packed(batches):
+                rows = batch.to_pylist()
+                payload = bytearray(rows[0]["payload"])
+                payload[-1] ^= 1
+                rows[0]["payload"] = bytes(payload)
+                yield pa.RecordBatch.from_pylist(rows, schema=batch.schema)
+
+        return flip
+
+    monkeypatch.setattr(plan, "_pack", flipping)
+    with pytest.raises(absflow.JobFailedError) as failed:
+        run(spark, root, job_of(spark, root, to_group), {"restart.attempts": "0"})
+    assert all(word in str(failed.value) for word in ("corrupt", "checksum", "is due"))
+    assert sink_rows(spark, root) == 0
+
+
+def test_a_replay_that_differs_stops_the_stage(
+    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A channel has rows of batch 0; a function with a random number gives others for it."""
+    append = tables.append
+    failures = iter([True])
+
+    def failing(frame: Any, path: str, *rest: Any) -> None:
+        if path.endswith("/sink") and next(failures, False):
+            raise absflow.StorageError("after the channel, before the sink")
+        append(frame, path, *rest)
+
+    monkeypatch.setattr(tables, "append", failing)
+    job = job_of(spark, root, random_values, tally=True)
+    with pytest.raises(absflow.JobFailedError, match="digest"):
+        run(spark, root, job, {"restart.attempts": "1"})
+    assert sink_rows(spark, root) == 0
+
+
+def test_an_unwritable_storage_path_is_refused(spark: SparkSession, root: Path) -> None:
+    """A path below a file cannot be a directory; the message names it."""
+    (root / "file").write_text("")
+    with pytest.raises(absflow.StorageError, match=r"could not write .*file/job"):
+        run(spark, root, job_of(spark, root, to_group), {"storage.path": str(root / "file/job")})
+
+
+@pytest.mark.parametrize("conf", [{"checkpoint.interval": "0s"}, {"checkpoint.intervall": "5s"}])
+def test_bad_settings_are_refused_before_anything_is_written(
+    spark: SparkSession, root: Path, conf: dict[str, str]
+) -> None:
+    """Not even the storage root is made."""
+    with pytest.raises(absflow.SettingsError, match=next(iter(conf))):
+        run(spark, root, job_of(spark, root, to_group), conf)
+    assert not (root / "job").exists()
+
+
+def test_a_source_that_is_no_stream_is_refused(spark: SparkSession) -> None:
+    """A batch frame, or two streams in one, has no one position at a barrier."""
+    job = absflow.Job("bad", spark)
+    with pytest.raises(absflow.GraphError, match="is not a streaming DataFrame"):
+        job.source("a", spark.range(3))
+    stream = spark.readStream.format("rate").load()
+    with pytest.raises(absflow.GraphError, match="reads 2 streams"):
+        job.source("a", stream.union(spark.readStream.format("rate").load()))
+    with pytest.raises(absflow.GraphError, match="is not Spark DDL"):
+        job.stage("x", "a", key="k", state="n lon g", output="n long", process=to_group)
