@@ -35,7 +35,7 @@ def test_every_failure_reason_is_explained() -> None:
 
 def test_every_shell_line_of_the_readme_is_a_target_or_a_command() -> None:
     """``make`` lines name targets; ``absflow`` lines parse, up to the missing storage root."""
-    from absflow.cli.commands import cli
+    from absflow.cli.commands import absflow as cli
 
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)

@@ -150,7 +150,10 @@ def create(
     Raises:
         StorageError: if it cannot be created.
     """
-    builder = DeltaTable.createIfNotExists(spark).location(Files(spark).qualified(path))
+    files = Files(spark)
+    if files.names(f"{path}/_delta_log"):
+        return  # asking Delta costs half a second for each table at every start
+    builder = DeltaTable.createIfNotExists(spark).location(files.qualified(path))
     builder = builder.addColumns(from_arrow_schema(schema))
     if partition_by:
         builder = builder.partitionedBy(*partition_by)

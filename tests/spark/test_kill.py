@@ -16,7 +16,7 @@ from reading import assert_same_rows, completed, facts, files_read, state_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-FILES = 24
+FILES = 18
 
 
 def run_chain(root: Path, point: str | None = None) -> int:
