@@ -107,5 +107,4 @@ def _short(record: CheckpointRecord) -> Document:
 def _stage(stage: StageManifest) -> Document:
     report = asdict(stage.report)
     report["snapshot_id"] = report.pop("checkpoint_id")
-    del report["rows_in"]  # no column of the table
     return {**report, "lineage": list(stage.lineage)}

@@ -84,7 +84,6 @@ class StageReport:
         bytes_changed: bytes of those rows as Arrow.
         keys_total: live keys of the stage after the snapshot.
         bytes_total: bytes of all state of the stage as Arrow.
-        rows_in: rows processed since the snapshot before.
         rows_out: rows emitted since the snapshot before.
         held_rows: most rows held at once while the stage aligned.
         held_bytes: their bytes.
@@ -103,7 +102,6 @@ class StageReport:
     bytes_changed: int = 0
     keys_total: int = 0
     bytes_total: int = 0
-    rows_in: int = 0
     rows_out: int = 0
     held_rows: int = 0
     held_bytes: int = 0

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Observation, Row
 from pyspark.sql import functions as F
@@ -68,6 +69,20 @@ class _Control:
     arrived: tuple[tuple[str, int, int], ...]
     snapshots: dict[int, tuple[int, int, int, int]]
     held: dict[int, tuple[int, int]]
+
+
+class _StoppedError(Exception):
+    """The query was stopped inside a batch.
+
+    Spark tells a stop from a failure by a regular expression over what Python prints, which
+    overflows the stack of the query's thread on a text as long as a Java stack trace.
+    """
+
+    def __str__(self) -> str:
+        return (
+            "py4j.protocol.Py4JJavaError: An error occurred while calling a batch: "
+            "java.lang.InterruptedException"
+        )
 
 
 class StageBatches:
@@ -129,6 +144,10 @@ class StageBatches:
         pages = frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             self._batch(pages, batch_id, _now_ms())
+        except Py4JJavaError as error:
+            if "java.lang.InterruptedException" in str(error):
+                raise _StoppedError from None
+            raise
         finally:
             pages.unpersist()
         self._first = False

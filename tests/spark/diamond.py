@@ -13,9 +13,10 @@ Every stage keeps per key a count, a sum, the newest id and whether ids only eve
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,23 +30,36 @@ import absflow
 ROWS = "id long, k string, v long"
 STATE = "n long, total long, newest long, ordered boolean"
 OUTPUT = "id long, g long, v long"
-STAGES = ("a", "left", "right", "join")
+SLOW_S = 0.1  # what a key group of `right` takes for each of its batches of `a`
 
 
-def write_source(folder: Path, files: int, rows: int, seed: int, first_id: int = 0) -> None:
-    """Files of random sizes around ``rows``, in the order of their times; ids rise over all."""
+def source_files(
+    folder: Path, rows: int, seed: int, first_id: int = 0
+) -> Generator[None, None, None]:
+    """Write a file at every ``next``: of a random size around ``rows``; ids rise over all files.
+
+    A file is there whole or not at all, and newer than all before it.
+    """
     folder.mkdir(parents=True)
     random = np.random.default_rng(seed)
     start = first_id
-    for number in range(files):
+    for number in itertools.count():
         count = int(random.integers(1, 2 * rows))
         ids = np.arange(start, start + count)
         keys = [None if i % 50 == 0 else f"k{i % 23}" for i in ids]
         table = pa.table({"id": ids, "k": keys, "v": random.integers(-100, 100, count)})
-        path = folder / f"{number:04d}.parquet"
-        pq.write_table(table, path)
-        os.utime(path, (1_000_000 + number, 1_000_000 + number))
+        aside = folder / f".{number:04d}"
+        pq.write_table(table, aside)
+        os.utime(aside, (1_000_000 + number, 1_000_000 + number))
+        aside.rename(folder / f"{number:04d}.parquet")
         start += count
+        yield
+
+
+def write_source(folder: Path, files: int, rows: int, seed: int) -> None:
+    """The first ``files`` of :func:`source_files`."""
+    for _ in itertools.islice(source_files(folder, rows, seed), files):
+        pass
 
 
 def read_source(folder: Path, files: int) -> pd.DataFrame:
@@ -90,7 +104,7 @@ def to_group(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absfl
 
 def slowly(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
     """As :func:`to_group`, but a stage that cannot keep up."""
-    time.sleep(float(os.environ.get("DIAMOND_SLEEP", "0.05")))
+    time.sleep(SLOW_S)
     return to_group(rows, state, context)
 
 
@@ -118,13 +132,13 @@ def expected_states(root: Path, positions: Mapping[str, int]) -> dict[str, pd.Da
     }
 
 
-def diamond(spark: SparkSession, root: Path, *, bounded: bool = True) -> absflow.Job:
+def diamond(spark: SparkSession, root: Path) -> absflow.Job:
     """The job over the sources below ``root``, with its sink there too."""
     job = absflow.Job("diamond", spark)
 
     def source(name: str) -> object:
         frame = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
-        return job.source(name, frame.parquet(str(root / name)), bounded=bounded)
+        return job.source(name, frame.parquet(str(root / name)))
 
     a, b = source("a"), source("b")
     left = job.stage("left", a, key="k", state=STATE, output=OUTPUT, process=to_group)
