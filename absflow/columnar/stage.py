@@ -40,9 +40,10 @@ from absflow.protocol.alignment import (
     Alignment,
     Barrier,
     BarrierArrived,
+    Discard,
     EndStage,
-    Ignore,
     InputEnded,
+    Reason,
     TakeSnapshot,
 )
 
@@ -213,12 +214,11 @@ def run_key_group(
         if isinstance(action, TakeSnapshot):
             _process(work, upto=dict.fromkeys(_names(spec), action.barrier.checkpoint_id))
             _snapshot(work, action.barrier)
-    _process(work, upto=_gates(spec, align))
+    _process(work, upto={name: alignment.gate(align, name) for name in _names(spec)})
     if any(isinstance(action, EndStage) for action in said):
         work.out.append(Page(key_group, PageKind.END, checkpoint_id=align.epoch))
     if seen or work.pages:
-        ignored = sum(isinstance(action, Ignore) for action in said)
-        work.out.append(_report(work, align, seen, ignored))
+        work.out.append(_report(work, align, seen, said))
     return work.out, _keep(work, held_before=bool(held))
 
 
@@ -259,20 +259,6 @@ def _with_epoch(spec: StageSpec, page: Page, before: Alignment) -> Page:
     if not spec.input(page.input).root:
         return page
     return replace(page, checkpoint_id=before.inputs[page.input].newest + 1)
-
-
-def _gates(spec: StageSpec, align: Alignment) -> dict[str, int | None]:
-    """The highest epoch that may be processed on each input after the batch's control rows.
-
-    On an open input these are the rows behind its newest barrier. Later ones wait, for a channel
-    can bring them first: a batch that snapshots n emits rows of n and n + 1 in one commit and
-    barrier n in the next, and a reader may stop between the two, or inside the first.
-    """
-    gates = {name: alignment.gate(align, name) for name in _names(spec)}
-    for name, given in align.inputs.items():
-        if gates[name] is None and not given.ended:
-            gates[name] = given.newest + 1
-    return gates
 
 
 def _held_pages(spec: StageSpec, key_group: int, stored: KeyGroupState) -> list[Page]:
@@ -399,12 +385,16 @@ def _snapshot(work: _Work, barrier: Barrier) -> None:
     work.align = Alignment(work.align.inputs, snapshot=barrier.checkpoint_id)
 
 
-def _report(work: _Work, align: Alignment, seen: Sequence[Page], ignored: int) -> Page:
+def _report(
+    work: _Work, align: Alignment, seen: Sequence[Page], said: Sequence[alignment.Action]
+) -> Page:
+    """What the driver needs to know of the batch: one JSON object, the same keys in every one."""
+    skipped = [a for a in said if isinstance(a, Discard) and a.reason is Reason.SKIPPED]
     barriers = [p for p in seen if p.kind is PageKind.BARRIER]
     report = {
         "alignment": alignment.to_json(align),
         "arrived": sorted({(p.input, p.checkpoint_id, p.triggered_ms) for p in barriers}),
-        "ignored": ignored,
+        "skipped": [action.checkpoint_id for action in skipped],
         "snapshots": [
             [s.checkpoint_id, s.rows_changed, s.bytes_changed, s.keys_total, s.bytes_total]
             for s in work.snapshots

@@ -230,9 +230,17 @@ def status(state: Alignment, name: str) -> InputStatus:
 
 
 def gate(state: Alignment, name: str) -> int | None:
-    """The highest epoch that may be processed on ``name`` now; None means that all may."""
-    waiting = _input(state, name).waiting
-    return waiting[0].checkpoint_id if waiting else None
+    """The highest epoch that may be processed on ``name`` now; None means that all may.
+
+    A blocked input admits what is before its first undecided barrier. An open one admits the rows
+    behind its newest barrier, but none from behind a later one, though its barrier has not come:
+    a batch that snapshots n emits rows of n and n + 1 in one commit and barrier n in the next, and
+    a reader may stop between the two, or inside the first.
+    """
+    given = _input(state, name)
+    if given.waiting:
+        return given.waiting[0].checkpoint_id
+    return None if given.ended else given.newest + 1
 
 
 def step(state: Alignment, event: Event) -> tuple[Alignment, tuple[Action, ...]]:

@@ -95,7 +95,6 @@ PHASE_TRANSITIONS: Mapping[tuple[Phase, str], Phase | FactKind] = {
     (Phase.COLLECTING, "stop"): FactKind.ABORTED,
     (Phase.COLLECTING, "later completed"): FactKind.ABORTED,
     (Phase.READY, "finalise"): Phase.FINALIZING,
-    (Phase.READY, "failed"): FactKind.ABORTED,
     (Phase.READY, "timeout"): FactKind.ABORTED,
     (Phase.READY, "stop"): FactKind.ABORTED,
     (Phase.READY, "later completed"): FactKind.ABORTED,
@@ -313,8 +312,10 @@ def _failed(state: Coordinator, event: CheckpointFailed) -> _Stepped:
     pending = state.pending.get(event.checkpoint_id)
     if pending is None:
         return state, ()
-    finalizing = pending.phase is Phase.FINALIZING
-    if finalizing and event.reason is not FailureReason.FINALIZE_FAILED:
+    committing = pending.phase is Phase.FINALIZING
+    if pending.phase is Phase.READY or (
+        committing and event.reason is not FailureReason.FINALIZE_FAILED
+    ):
         return state, ()  # every stage is durable: what failed late is not needed
     return _abort(state, event.checkpoint_id, event.reason, event.cause)
 

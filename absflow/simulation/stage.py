@@ -186,7 +186,7 @@ def run_batch(
         if isinstance(action, TakeSnapshot):
             _process(work, dict.fromkeys(spec.inputs, action.barrier.checkpoint_id))
             _snapshot(work, action.barrier)
-    _process(work, _gates(spec, after))
+    _process(work, {name: alignment.gate(after, name) for name in spec.inputs})
     if any(isinstance(action, EndStage) for action in said):
         work.emitted.append(End())
     kept = Memory(
@@ -215,19 +215,6 @@ def _note_cuts(work: _Work) -> None:
             if isinstance(item, Barrier):
                 cut = work.cuts.setdefault(item.checkpoint_id, {})
                 cut.setdefault(name, work.batch.positions[name])
-
-
-def _gates(spec: StageSpec, after: Alignment) -> dict[str, int | None]:
-    """The highest epoch that may be processed on each input.
-
-    Rows of a batch are committed before its barriers, so an open input may bring rows from behind
-    a barrier that is still under way; they wait for it.
-    """
-    gates = {name: alignment.gate(after, name) for name in spec.inputs}
-    for name, given in after.inputs.items():
-        if gates[name] is None and not given.ended:
-            gates[name] = given.newest + 1
-    return gates
 
 
 def _process(work: _Work, upto: Mapping[str, int | None]) -> None:

@@ -67,6 +67,7 @@ class _Control:
 
     after: Alignment
     arrived: tuple[tuple[str, int, int], ...]
+    skipped: frozenset[int]
     snapshots: dict[int, tuple[int, int, int, int]]
     held: dict[int, tuple[int, int]]
 
@@ -358,6 +359,9 @@ class StageBatches:
             self._rows_out = 0
             self._tell(StageReported(report))
             self._appender.submit(checkpoint_id, staged.get(checkpoint_id))
+        for checkpoint_id in sorted(control.skipped):
+            cause = f"stage {self._spec.name}"
+            self._tell(CheckpointFailed(checkpoint_id, FailureReason.DECLINED, cause))
         settled = control.after.snapshot
         self._arrived = {n: note for n, note in self._arrived.items() if n > settled}
         self._asked_abort = {n for n in self._asked_abort if n > settled}
@@ -441,6 +445,7 @@ def _merge(spec: StageSpec, reports: list[Row]) -> _Control:
     return _Control(
         after=alignment.from_json(texts.pop()),
         arrived=tuple((name, number, ms) for name, number, ms in arrived),
+        skipped=frozenset(n for r in parsed.values() for n in r["skipped"]),
         snapshots={n: (t[0], t[1], t[2], t[3]) for n, t in snapshots.items()},
         held={g: (r["held_rows"], r["held_bytes"]) for g, r in parsed.items()},
     )

@@ -774,7 +774,7 @@ def test_a_report_is_written_only_with_something_to_say():
     assert report_of(runner.run()) is not None
 
 
-def test_a_report_says_what_arrived_was_ignored_snapshotted_and_held():
+def test_a_report_says_what_arrived_was_snapshotted_and_held():
     """Each number of it, after a batch that has all of them."""
     spec = stage([True, True])
     runner = Runner(spec)
@@ -786,7 +786,7 @@ def test_a_report_says_what_arrived_was_ignored_snapshotted_and_held():
     report = report_of(out)
     (snapshot,) = (page for page in out if page.kind is PageKind.STATE)
     assert report["arrived"] == [["a", 1, 5], ["b", 1, 5], ["b", 2, 6]]
-    assert report["ignored"] == 1
+    assert report["skipped"] == []
     ((n, rows, size, keys, total),) = report["snapshots"]
     assert (n, rows, size, keys) == (1, 3, len(snapshot.payload), 3)
     assert total > 0
@@ -795,6 +795,13 @@ def test_a_report_says_what_arrived_was_ignored_snapshotted_and_held():
     assert report["held_rows"] == 1
     assert report["held_bytes"] > 0
     assert report["arrived"] == report["snapshots"] == []
+
+
+def test_a_report_names_what_an_input_never_brought():
+    """Input b went on to 2 without 1, so 1 cannot be aligned; the abort of 3 is no news."""
+    runner = Runner(stage([True, True]))
+    out = runner.run(barrier("a", 1), barrier("b", 2), abort(3))
+    assert report_of(out)["skipped"] == [1]
 
 
 def test_the_reported_alignment_is_that_of_the_machine():

@@ -63,7 +63,10 @@ class Model:
         return taken, skipped
 
     def gate(self, name):
-        return next((n for n in self.brought[name] if n not in self.fate), None)
+        undecided = next((n for n in self.brought[name] if n not in self.fate), None)
+        if undecided is None and name not in self.ended:
+            return self.newest(name) + 1
+        return undecided
 
 
 class AlignmentMachine(RuleBasedStateMachine):
@@ -113,7 +116,7 @@ class AlignmentMachine(RuleBasedStateMachine):
         validate(self.state)
 
     @invariant()
-    def gates_are_the_first_undecided_barriers(self):
+    def gates_are_the_first_undecided_barriers_or_the_next(self):
         assert [gate(self.state, n) for n in INPUTS] == [self.model.gate(n) for n in INPUTS]
 
     @invariant()

@@ -24,41 +24,58 @@ from absflow.protocol.alignment import (
     step,
 )
 
+OPEN, BLOCKED = InputStatus.OPEN, InputStatus.BLOCKED
+
 # -- barriers -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("inputs", ["a", "ab"])
 def test_without_barriers_nothing_waits(inputs):
-    """[testSingle/MultiChannelNoBarriers] A stage without barriers lets every row through."""
+    """[testSingle/MultiChannelNoBarriers] A stage lets through what comes before barrier 1."""
     state, said = play(inputs)
     assert said == []
-    assert [gate(state, name) for name in inputs] == [None] * len(inputs)
+    assert [gate(state, name) for name in inputs] == [1] * len(inputs)
+
+
+def test_an_open_input_admits_the_rows_behind_its_newest_barrier_only():
+    """A channel can bring rows from behind barrier 4 before the barrier itself."""
+    state, _ = play("ab", barrier("a", 3), barrier("b", 3), abort(5), barrier("a", 5))
+    assert [gate(state, name) for name in "ab"] == [6, 4]
+
+
+def test_an_ended_input_admits_everything():
+    """Nothing can come between the rows it brought and its end."""
+    state, _ = play("ab", barrier("a", 1), end("a"), end("b"))
+    assert [gate(state, name) for name in "ab"] == [None, None]
 
 
 def test_one_input_snapshots_at_each_barrier():
     """[testSingleChannelWithBarriers] One input is aligned as soon as its barrier is there."""
     state, said = play("a", *(barrier("a", n) for n in (1, 2, 5)))
     assert taken(said) == [1, 2, 5]
-    assert (status(state, "a"), state.epoch) == (InputStatus.OPEN, 6)
+    assert (status(state, "a"), state.epoch) == (OPEN, 6)
 
 
 def test_a_blocked_input_waits_for_the_others():
     """[testMultiChannelWithBarriers] Behind a barrier nothing passes until the rest have it."""
     state, said = play("abc", barrier("b", 1), barrier("a", 1))
     assert said == []
-    assert [gate(state, name) for name in "abc"] == [1, 1, None]
+    assert [status(state, name) for name in "abc"] == [BLOCKED, BLOCKED, OPEN]
+    assert [gate(state, name) for name in "abc"] == [1, 1, 1]
     state, said = step(state, barrier("c", 1))
     assert taken(said) == [1]
-    assert [gate(state, name) for name in "abc"] == [None, None, None]
+    assert [status(state, name) for name in "abc"] == [OPEN, OPEN, OPEN]
+    assert [gate(state, name) for name in "abc"] == [2, 2, 2]
 
 
 def test_a_fast_input_queues_its_later_barriers():
     """Unlike Flink, several checkpoints are in flight: barriers wait in order, none is dropped."""
     state, said = play("ab", barrier("a", 1), barrier("a", 2), barrier("a", 3))
-    assert (said, gate(state, "a")) == ([], 1)
+    assert (said, status(state, "a"), gate(state, "a")) == ([], BLOCKED, 1)
     state, said = run(state, [barrier("b", 1), barrier("b", 2)])
     assert taken(said) == [1, 2]
-    assert (gate(state, "a"), gate(state, "b")) == (3, None)
+    assert (status(state, "a"), status(state, "b")) == (BLOCKED, OPEN)
+    assert (gate(state, "a"), gate(state, "b")) == (3, 3)
 
 
 def test_the_barrier_travels_as_it_was_triggered():
@@ -72,7 +89,8 @@ def test_a_free_input_jumps_over_a_checkpoint():
     """[testMultiChannelJumpingOverCheckpoint] Barrier 2 where 1 was awaited gives 1 up."""
     state, said = play("ab", barrier("a", 1), barrier("b", 2))
     assert discarded(said) == [(1, Reason.SKIPPED)]
-    assert (gate(state, "a"), gate(state, "b")) == (None, 2)
+    assert (status(state, "a"), status(state, "b")) == (OPEN, BLOCKED)
+    assert (gate(state, "a"), gate(state, "b")) == (2, 2)
     _, said = step(state, barrier("a", 2))
     assert taken(said) == [2]
 
@@ -81,7 +99,7 @@ def test_a_late_input_finds_the_checkpoint_skipped():
     """A third input that brings the skipped id does not block, and the id is given up once."""
     state, said = play("abc", barrier("a", 1), barrier("b", 2), barrier("c", 1))
     assert discarded(said) == [(1, Reason.SKIPPED)]
-    assert gate(state, "c") is None
+    assert status(state, "c") is OPEN
 
 
 def test_an_input_past_an_id_never_brings_it():
@@ -92,7 +110,7 @@ def test_an_input_past_an_id_never_brings_it():
     """
     state, said = play("ab", abort(2), barrier("a", 2), barrier("b", 1))
     assert discarded(said) == [(2, Reason.ABORTED), (1, Reason.SKIPPED)]
-    assert gate(state, "b") is None
+    assert status(state, "b") is OPEN
     _, said = step(state, end("a"))
     assert taken(said) == []
 
@@ -103,7 +121,7 @@ def test_lost_aborts_do_not_wedge_later_checkpoints():
     state, said = play("ab", *events, barrier("b", 9))
     assert taken(said) == [3, 9]
     assert [n for n, _ in discarded(said)] == [1, 7]
-    assert [gate(state, name) for name in "ab"] == [None, None]
+    assert [(status(state, name), gate(state, name)) for name in "ab"] == [(OPEN, 10)] * 2
 
 
 @pytest.mark.parametrize(
@@ -145,14 +163,14 @@ def test_an_end_completes_the_alignment():
 def test_an_end_while_others_are_awaited_changes_nothing():
     """[testEndOfStreamWhileCheckpoint] The alignment goes on without the ended input."""
     state, said = play("abc", barrier("a", 1), end("b"))
-    assert (said, gate(state, "a")) == ([], 1)
+    assert (said, status(state, "a"), gate(state, "a")) == ([], BLOCKED, 1)
 
 
 def test_barrier_and_end_of_one_input_count_once():
     """[testDeduplicateChannelsWithBothBarrierAndEndOfPartition] Barrier + END is one input."""
     state, said = play("abc", barrier("a", 1), end("a"), barrier("b", 1))
     assert taken(said) == []
-    assert status(state, "a") is InputStatus.BLOCKED
+    assert status(state, "a") is BLOCKED
     state, said = step(state, barrier("c", 1))
     assert taken(said) == [1]
     assert status(state, "a") is InputStatus.ENDED
@@ -186,7 +204,11 @@ def test_an_abort_releases_what_is_blocked():
     """[testMultiChannelAbortCheckpoint] Blocked inputs go on; the id is given up exactly once."""
     state, said = play("abc", barrier("a", 1), barrier("b", 1), abort(1))
     assert discarded(said) == [(1, Reason.ABORTED)]
-    assert [gate(state, name) for name in "abc"] == [None] * 3
+    assert [(status(state, name), gate(state, name)) for name in "abc"] == [
+        (OPEN, 2),
+        (OPEN, 2),
+        (OPEN, 1),
+    ]
     _, said = run(state, [barrier("c", 1), *(barrier(name, 2) for name in "abc")])
     assert taken(said) == [2]
 
