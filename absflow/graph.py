@@ -36,13 +36,14 @@ __all__ = [
 ]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-# Columns of the tables in which state and rows are kept, beside the user's own.
+# Columns of the tables and views of state and rows, beside the user's own; case is ignored.
 _RESERVED = {
     *(f.name for f in CHANNEL_FIELDS),
     MODIFIED_EPOCH,
     DELETED,
     "set_id",
     "checkpoint_id",
+    "at_checkpoint",
     "key_group",
     "op",
 }
@@ -332,7 +333,7 @@ def _check_columns(stage: str, what: str, schema: pa.Schema, keys: tuple[str, ..
             f"stage {stage!r}: column {twice[0]!r} stands twice in its {what}"
             + (" and key; the key columns are added to the state by absflow" if keys else "")
         )
-    taken = sorted(set(names) & _RESERVED)
+    taken = sorted(n for n in names if n.lower() in _RESERVED)
     if taken:
         raise GraphError(
             f"stage {stage!r}: column {taken[0]!r} of its {what} has a name that absflow's own "

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import traceback
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
@@ -37,10 +37,25 @@ Frame: TypeAlias = "pa.Table | pd.DataFrame"
 
 
 class Frames(Enum):
-    """What a process function takes and returns."""
+    """What a process function takes and returns.
+
+    In pandas frames integers and booleans have pandas' nullable types (``Int64``, ``boolean``),
+    whether a batch has nulls or not.
+    """
 
     ARROW = "arrow"
     PANDAS = "pandas"
+
+
+# Without these a column of integers would be int64 in one batch and, for a null in it, float64 in
+# the next, which cannot tell 2**53 + 1 from 2**53.
+_NULLABLE: Mapping[pa.DataType, pd.api.extensions.ExtensionDtype] = {
+    pa.int8(): pd.Int8Dtype(),
+    pa.int16(): pd.Int16Dtype(),
+    pa.int32(): pd.Int32Dtype(),
+    pa.int64(): pd.Int64Dtype(),
+    pa.bool_(): pd.BooleanDtype(),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +205,7 @@ def _invoke(process: Process, made: Call, given: _Given) -> Result:
     )
     rows, state = given.rows, given.touched.table
     if made.frames is Frames.PANDAS:
-        return process(rows.to_pandas(), state.to_pandas(), context)
+        rows, state = (table.to_pandas(types_mapper=_NULLABLE.get) for table in (rows, state))
     return process(rows, state, context)
 
 

@@ -226,6 +226,20 @@ def test_a_missing_number_is_null_in_pandas():
     assert rows_of(processed.output) == [("a", 1), (None, None)]
 
 
+def test_large_integers_beside_a_null_are_exact_in_pandas():
+    """Integers are nullable in pandas frames, so a null beside it makes no float of a number."""
+    large = 2**53 + 1
+    seen = []
+
+    def keep(given_rows, state, _context):
+        seen.append((str(given_rows["v"].dtype), str(state["n"].dtype), state["n"].isna().all()))
+        return Result(state=state.assign(n=given_rows["v"], name=None))
+
+    state = call(keep, PANDAS, rows(("a", large), ("b", None)), EMPTY).state
+    assert live(state) == {"a": (large, None), "b": (None, None)}
+    assert seen == [("Int64", "Int64", True)]
+
+
 # -- errors --------------------------------------------------------------------------------------
 
 
