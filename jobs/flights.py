@@ -189,17 +189,21 @@ def checkpoint_table(checkpoints: Iterable[Row]) -> Table:
         stages = row.stages or []
         sums = (sum(stage[name] or 0 for stage in stages) for name in summed)
         said = row.status if row.reason is None else f"{row.status} {row.reason}"
-        rows.append((row.checkpoint_id, said, row.triggered_at, row.duration_ms, *sums))
+        at = f"{row.triggered_at:%H:%M:%S}"
+        rows.append((row.checkpoint_id, said, at, row.duration_ms, *sums))
     return plain_table("history.checkpoints()", names, rows)
 
 
 def plain_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
     """Rows as they are, numbers to the right; narrow enough for 80 columns."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
     rows = [list(row) for row in rows]
     for place, name in enumerate(names):
         number = all(isinstance(row[place], int | None) for row in rows)
-        table.add_column(name.replace("_", " "), justify="right" if number else "left")
+        justify = "right" if number else "left"
+        table.add_column(name.replace("_", " "), justify=justify)
     for row in rows:
         table.add_row(*map(_cell, row))
     return table
@@ -209,7 +213,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     if hasattr(value, "strftime"):
-        return value.strftime("%m-%d %H:%M:%S")
+        return value.strftime("%m-%d\N{NO-BREAK SPACE}%H:%M")
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -1,52 +1,66 @@
-"""The docs say what is so."""
+"""The docs say what is so; that their blocks run is tests/spark/test_documented.py."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
 
-from click.testing import CliRunner
+import pyarrow as pa
+import pytest
 
-from absflow.protocol.checkpoints import FailureReason
+from absflow.columnar.pages import CHANNEL_FIELDS
+from absflow.storage import tables
 
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_diagrams_are_those_of_the_transition_tables() -> None:
-    """``python docs/diagrams.py`` would change nothing, and draws something."""
-    spec = importlib.util.spec_from_file_location("diagrams", ROOT / "docs" / "diagrams.py")
+@pytest.fixture(scope="module")
+def generated() -> ModuleType:
+    """The program that writes the generated parts."""
+    spec = importlib.util.spec_from_file_location("generated", ROOT / "docs" / "generated.py")
     assert spec is not None
     assert spec.loader is not None
-    diagrams = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(diagrams)
-    text = diagrams.PAGE.read_text()
-    assert diagrams.drawn(text) == text
-    assert text.count("stateDiagram-v2") == 2
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_every_failure_reason_is_explained() -> None:
-    """The table in the concepts has each reason, whether it counts, and its sentence."""
-    text = (ROOT / "docs" / "concepts.md").read_text()
-    for reason in FailureReason:
-        counts = "yes" if reason.counted else "no"
-        assert f"| {reason.code} | {counts} | {reason.sentence} |" in text
+def test_the_generated_parts_are_those_of_the_code(generated: ModuleType) -> None:
+    """``python docs/generated.py`` would change nothing, and has four places to write to."""
+    texts = [page.read_text() for page in generated.PAGES]
+    assert [generated.generated(text) for text in texts] == texts
+    names = re.findall(r"<!-- generated (\w+) -->", "".join(texts))
+    assert sorted(names) == ["checkpoint", "input", "reasons", "settings"]
 
 
-def test_every_shell_line_of_the_readme_is_a_target_or_a_command() -> None:
-    """``make`` lines name targets; ``absflow`` lines parse, up to the missing storage root."""
-    from absflow.cli.commands import absflow as cli
+def test_links_lead_somewhere() -> None:
+    """Every relative link of every page."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    links = [
+        (page, target)
+        for page in pages
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+    ]
+    assert len(links) > 8
+    assert [(p.name, t) for p, t in links if not (p.parent / t).exists()] == []
 
-    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    lines = [line.split() for block in blocks for line in block.splitlines()]
-    assert len(lines) == 5
-    for program, *arguments in lines:
-        if program == "make":
-            assert arguments[0] in targets
-        else:
-            assert program == "absflow"
-            there = [a for a in arguments if a.startswith("conf/")]
-            assert all((ROOT / path).exists() for path in there)
-            result = CliRunner().invoke(cli, [*arguments, "--help"])
-            assert result.exit_code == 0, result.output
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        tables.ATTEMPTS,
+        tables.BARRIERS,
+        tables.OVERTAKES,
+        tables.CHECKPOINTS,
+        pa.schema(tables.CHECKPOINTS.field("stages").type.value_type.fields),
+        tables.history_columns(pa.schema([]), pa.schema([])),
+        pa.schema(CHANNEL_FIELDS),
+    ],
+    ids=["attempts", "barriers", "overtakes", "checkpoints", "stages", "state", "channels"],
+)
+def test_every_column_is_explained(schema: pa.Schema) -> None:
+    """docs/tables.md names each of them."""
+    text = (ROOT / "docs" / "tables.md").read_text()
+    assert [name for name in schema.names if f"`{name}`" not in text] == []

@@ -344,9 +344,9 @@ class Run:
         if delay is None:
             raise JobFailedError(
                 f"job {self._graph.job!r} gave up: the query of stage {stage.spec.name!r} died "
-                f"{stage.restarts.in_a_row + 1} times in a row (spark.absflow.restart.attempts is "
-                f"{policy.attempts}). Nothing is lost: mend the cause and start the job again. "
-                f"The last error: {told}"
+                f"after {stage.restarts.in_a_row} restarts in a row "
+                f"(spark.absflow.restart.attempts is {policy.attempts}). Nothing is lost: mend the "
+                f"cause and start the job again. The last error: {told}"
             ) from cause
         _LOG.warning("stage %s died, restart in %d ms: %s", stage.spec.name, delay, told)
         stage.restart_at_ms = now + delay
