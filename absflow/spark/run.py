@@ -234,8 +234,9 @@ class Run:
     def _create_tables(self) -> None:
         """Create up front what several writers or a reader will meet."""
         for name, spec in self._graph.stages.items():
-            history = tables.history_columns(spec.keys, spec.state)
-            tables.create(self._spark, self._layout.state(name), history, ["set_id"])
+            if spec.keys:
+                history = tables.history_columns(spec.keys, spec.state)
+                tables.create(self._spark, self._layout.state(name), history, ["set_id"])
             if self._graph.has_channel(name):
                 channel = self._layout.channel(name, self._attempt)
                 columns = tables.channel_columns(spec.output)

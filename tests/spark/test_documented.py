@@ -5,7 +5,7 @@ By the word behind its fence a block is
 - ``python``: run in the page's own namespace, on the tests' session;
 - ``sql``: its statements are run on the same session;
 - ``sh``: its lines are run in a copy of the checkout in which ``make demo`` has been run on the
-  data of January (``make test`` is not run again);
+  first days of the data (``make test`` is not run again);
 - ``text``: what the block before it prints. Digits and widths of columns may differ; ``...`` stands
   for any lines;
 - ``properties``: settings, which are read and checked;
@@ -121,7 +121,7 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout in which ``make demo`` has been run on the data of January."""
+    """A checkout in which ``make demo`` has been run on the first days of the data."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in (".ci", "Makefile", "absflow", "conf", "jobs", "setup.cfg", "setup.py"):
         (folder / name).symlink_to(ROOT / name)
@@ -131,7 +131,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         from flights_data import prepare
     finally:
         sys.path.remove(str(ROOT / "jobs"))
-    prepare(folder / "data" / "flights", days=3, until=dt.date(2013, 2, 1))
+    prepare(folder / "data" / "flights", days=3, until=dt.date(2013, 1, 19))
     with (folder / "demo.log").open("w") as log:
         # The set-up is this very environment.
         command = ["make", "-o", ".venv/.setup", "demo"]
