@@ -23,11 +23,10 @@ from absflow.protocol.lookup import (
     stages_of,
 )
 from absflow.storage import select
+from absflow.storage.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from absflow.storage.files import Layout
 
 __all__ = ["History", "history"]
 
@@ -63,8 +62,6 @@ def history(spark: SparkSession, root: str) -> History:
         NotFoundError: no job has ever started there.
     """
     from pyspark.errors import AnalysisException
-
-    from absflow.storage.files import Layout
 
     root = _qualified(spark, root)
     layout = Layout(root)

@@ -39,6 +39,7 @@ from absflow.protocol.lookup import (
     no_stage_in_checkpoint,
     stages_of,
 )
+from absflow.storage.layout import Layout
 
 __all__ = ["CheckpointRecord", "Reader", "StateRecord"]
 
@@ -102,7 +103,7 @@ class Reader:
         """Read below ``root``, a path or URL as Spark takes it."""
         self.root = root
         url = re.sub(r"^s3[an]://", "s3://", re.sub(r"^file:/+", "/", root))
-        self._url = url.rstrip("/")
+        self._layout = Layout(url.rstrip("/"))
 
     @cached_property
     def stages(self) -> dict[str, StageColumns]:
@@ -111,12 +112,14 @@ class Reader:
         Raises:
             NotFoundError: no job has ever started under the root.
         """
-        rows = self._read("attempts", ds.field("kind") == "STARTED", ["attempt", "details"])
+        rows = self._read(
+            self._layout.attempts, ds.field("kind") == "STARTED", ["attempt", "details"]
+        )
         return stages_of(row["details"] for row in sorted(rows, key=lambda r: r["attempt"]))
 
     def checkpoints(self) -> list[CheckpointRecord]:
         """Every triggered checkpoint, by id."""
-        facts = self._read("checkpoints", _ENDED)
+        facts = self._read(self._layout.checkpoints, _ENDED)
         ended = {row["checkpoint_id"] for row in facts}
         pending = [row for row in self._barriers() if row["checkpoint_id"] not in ended]
         records = [*map(_ended, facts), *map(_pending, pending)]
@@ -129,7 +132,7 @@ class Reader:
             NotFoundError: it was never triggered.
         """
         only = ds.field("checkpoint_id") == checkpoint_id
-        facts = self._read("checkpoints", only & _ENDED)
+        facts = self._read(self._layout.checkpoints, only & _ENDED)
         if facts:
             return _ended(facts[0])
         for row in self._barriers():
@@ -153,12 +156,12 @@ class Reader:
         columns = find_stage(self.stages, stage)
         check_key(columns, key or {})
         checkpoint_id, lineage = self._lineage(stage, checkpoint_id)
-        history = self._open(f"state/{stage}")
+        history = self._open(self._layout.state(stage))
         wanted = ds.field("set_id").isin(pa.array(lineage, pa.int64()))
         for name, text in (key or {}).items():
             wanted &= _is(name, _parse(name, text, history.schema.field(name).type))
         names = [*columns.key, *columns.state]
-        with self._reading(f"state/{stage}"):
+        with self._reading(self._layout.state(stage)):
             # Set ids are the names of directories: other sets' files are not even opened.
             changes = history.to_table(columns=["set_id", "op", *names], filter=wanted)
         rows = _newest(changes, columns.key, lineage).select(names)
@@ -166,11 +169,12 @@ class Reader:
 
     def _lineage(self, stage: str, checkpoint_id: int | None) -> tuple[int, list[int]]:
         if checkpoint_id is None:
-            ids = self._read("checkpoints", _COMPLETED, ["checkpoint_id"])
+            ids = self._read(self._layout.checkpoints, _COMPLETED, ["checkpoint_id"])
             checkpoint_id = max((row["checkpoint_id"] for row in ids), default=None)
             if checkpoint_id is None:
                 raise self._no_checkpoint(None)
-        facts = self._read("checkpoints", _COMPLETED & (ds.field("checkpoint_id") == checkpoint_id))
+        this = ds.field("checkpoint_id") == checkpoint_id
+        facts = self._read(self._layout.checkpoints, _COMPLETED & this)
         if not facts:
             raise self._no_checkpoint(checkpoint_id)
         lineages = {s["stage"]: list(s["lineage"]) for s in facts[0]["stages"]}
@@ -182,12 +186,12 @@ class Reader:
         by_code = {reason.code: reason for reason in FailureReason}
         facts = [
             Fact(row["checkpoint_id"], FactKind(row["kind"]), by_code.get(row["reason"]))
-            for row in self._read("checkpoints", _ENDED, _LIGHT)
+            for row in self._read(self._layout.checkpoints, _ENDED, _LIGHT)
         ]
         return no_checkpoint(checkpoint_id, facts, {b["checkpoint_id"] for b in self._barriers()})
 
     def _barriers(self) -> list[dict[str, Any]]:
-        return self._read("barriers", ds.field("kind") != Kind.END.value)
+        return self._read(self._layout.barriers, ds.field("kind") != Kind.END.value)
 
     def _read(
         self, table: str, wanted: ds.Expression, columns: Sequence[str] | None = None
@@ -202,26 +206,24 @@ class Reader:
         Its files are read through Arrow's own file system. The one that deltalake would hand it is
         in Python, and its threads abort the process if they are still at work when Python ends.
         """
-        url = f"{self._url}/{table}"
         with self._reading(table):
-            delta = DeltaTable(url)
-            store, path = FileSystem.from_uri(url if "://" in url else os.path.abspath(url))
+            delta = DeltaTable(table)
+            store, path = FileSystem.from_uri(table if "://" in table else os.path.abspath(table))
             return delta.to_pyarrow_dataset(filesystem=SubTreeFileSystem(path, store))
 
     @contextmanager
     def _reading(self, table: str) -> Iterator[None]:
         """Turns what the libraries raise into errors of absflow."""
-        path = f"{self._url}/{table}"
         try:
             yield
         except TableNotFoundError as error:
             raise NotFoundError(
-                f"{self.root!r} is not the storage root of a job: there is no table {path!r}; give "
+                f"{self.root!r} is not the storage root of a job: there is no table {table!r}; give "
                 "the job's spark.absflow.storage.path"
             ) from error
         except (DeltaError, OSError, ValueError) as error:
             seen = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-            raise StorageError(f"could not read table {path!r}: {seen}") from error
+            raise StorageError(f"could not read table {table!r}: {seen}") from error
 
 
 def _ended(row: Mapping[str, Any]) -> CheckpointRecord:

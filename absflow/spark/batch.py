@@ -43,7 +43,8 @@ from absflow.spark.plan import ALIGNMENT_PROPERTY, source_index
 from absflow.spark.snapshots import SnapshotAppender
 from absflow.storage import tables
 from absflow.storage.delta_log import LogTail
-from absflow.storage.files import Files, Layout
+from absflow.storage.files import Files
+from absflow.storage.layout import Layout
 
 __all__ = ["StageBatches"]
 

@@ -22,7 +22,7 @@ from absflow.columnar.pages import PAGE_SCHEMA, Packer, Page, PageKind
 from absflow.columnar.stage import Batch, InputSpec, KeyGroupState, StageSpec, run_key_group
 from absflow.errors import GraphError, ProtocolViolation
 from absflow.protocol import alignment
-from absflow.storage.files import Layout
+from absflow.storage.layout import Layout
 
 __all__ = ["ALIGNMENT_PROPERTY", "check_source", "source_index", "stage_pages"]
 

@@ -38,7 +38,8 @@ from absflow.spark.listener import BatchDone, QueryDied, QueryListener
 from absflow.spark.plan import stage_pages
 from absflow.spark.snapshots import SnapshotAppender
 from absflow.storage import tables
-from absflow.storage.files import Files, Layout
+from absflow.storage.files import Files
+from absflow.storage.layout import Layout
 
 __all__ = ["Progress", "Run", "StageProgress"]
 

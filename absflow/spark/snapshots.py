@@ -27,7 +27,8 @@ from absflow.protocol.checkpoints import FailureReason
 from absflow.protocol.messages import CheckpointFailed, Event, HistoryFound
 from absflow.storage import tables
 from absflow.storage.delta_log import LogTail
-from absflow.storage.files import Files, Layout
+from absflow.storage.files import Files
+from absflow.storage.layout import Layout
 
 __all__ = ["SnapshotAppender"]
 

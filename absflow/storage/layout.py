@@ -1,0 +1,54 @@
+"""Where a job's tables and files lie below its storage root; known with and without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Layout"]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths below a storage root. Tables and working directories never nest."""
+
+    root: str
+
+    @property
+    def attempts(self) -> str:
+        """Table: starts of attempts and drivers."""
+        return f"{self.root}/attempts"
+
+    @property
+    def barriers(self) -> str:
+        """Table: triggers."""
+        return f"{self.root}/barriers"
+
+    @property
+    def overtakes(self) -> str:
+        """Table: aborts, read directly by every stage."""
+        return f"{self.root}/overtakes"
+
+    @property
+    def checkpoints(self) -> str:
+        """Table: terminal facts."""
+        return f"{self.root}/checkpoints"
+
+    def state(self, stage: str) -> str:
+        """Table: state history of a stage."""
+        return f"{self.root}/state/{stage}"
+
+    def channel(self, stage: str, attempt: int) -> str:
+        """Table: what a stage sends to its consumers in one attempt."""
+        return f"{self.root}/channels/{stage}/attempt={attempt}"
+
+    def spark_checkpoint(self, stage: str, attempt: int) -> str:
+        """Directory: Spark's own checkpoint of the stage's query."""
+        return f"{self.root}/work/attempt={attempt}/{stage}/spark"
+
+    def alignment(self, stage: str, attempt: int) -> str:
+        """Directory: the stage's alignment after each batch with a control row."""
+        return f"{self.root}/work/attempt={attempt}/{stage}/alignment"
+
+    def staging(self, stage: str, attempt: int) -> str:
+        """Directory: snapshots on their way to the state history."""
+        return f"{self.root}/work/attempt={attempt}/{stage}/staging"
