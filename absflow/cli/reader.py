@@ -218,8 +218,8 @@ class Reader:
             yield
         except TableNotFoundError as error:
             raise NotFoundError(
-                f"{self.root!r} is not the storage root of a job: there is no table {table!r}; give "
-                "the job's spark.absflow.storage.path"
+                f"{self.root!r} is not the storage root of a job: there is no table {table!r}; "
+                "give the job's spark.absflow.storage.path"
             ) from error
         except (DeltaError, OSError, ValueError) as error:
             seen = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
