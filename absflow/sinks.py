@@ -55,7 +55,17 @@ class SinkWrite:
 
 
 class Sink(Protocol):
-    """What a destination must do."""
+    """What a destination must do.
+
+    Attributes:
+        reads_all: every :meth:`write` computes all of its rows in exactly one action. If not, the
+            rows are computed by an action of their own first: a stage must run once per batch, and
+            for all of its key groups.
+    """
+
+    @property
+    def reads_all(self) -> bool:
+        """See the class."""
 
     def prepare(self, spark: SparkSession, schema: pa.Schema) -> None:
         """Called once before the job starts; refuse here what cannot work."""
@@ -75,6 +85,11 @@ class DeltaSink:
 
     path: str
     partition_by: Sequence[str] = ()
+
+    @property
+    def reads_all(self) -> bool:
+        """A commit has every row."""
+        return True
 
     def prepare(self, spark: SparkSession, schema: pa.Schema) -> None:
         """Create the table up front: several writers creating one path at once would conflict.
@@ -113,10 +128,16 @@ class ForeachBatchSink:
     use its ``app_id`` and ``version`` to make the write idempotent where the destination can.
 
     Attributes:
-        function: called on the driver as ``function(rows, made)``.
+        function: called on the driver as ``function(rows, made)``; it may use ``rows`` as often as
+            it likes, in part, or not at all.
     """
 
     function: Callable[[DataFrame, SinkWrite], None]
+
+    @property
+    def reads_all(self) -> bool:
+        """Nobody knows."""
+        return False
 
     def prepare(self, spark: SparkSession, schema: pa.Schema) -> None:
         """Nothing to prepare."""

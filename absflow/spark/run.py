@@ -330,8 +330,13 @@ class Run:
 
     def _query_died(self, event: QueryDied) -> None:
         stage = self._by_run.pop(event.run_id, None)
-        if stage is None or event.error is None:
-            return
+        if stage is None:
+            return  # it was stopped with the job
+        if event.error is None:
+            raise JobFailedError(
+                f"the query of stage {stage.spec.name!r} was stopped from outside of the job, "
+                "which cannot go on without it; start the job again, and stop it by run.stop()"
+            )
         policy = RestartPolicy(
             self._settings.restart_attempts,
             self._settings.restart_initial_delay_ms,

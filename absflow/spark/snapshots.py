@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.columnar.pages import PAGE_SCHEMA, decode, pages_of
@@ -99,12 +100,17 @@ class SnapshotAppender:
         pages = self._spark.read.schema(from_arrow_schema(PAGE_SCHEMA)).parquet(staged)
         note = {"stage": self._spec.name, "set": checkpoint_id}
         tables.append(_typed(pages, self._spec), self._table, self._app_id, checkpoint_id, note)
-        if not self._log.find(self._app_id, checkpoint_id):
+        if not (self._log.find(self._app_id, checkpoint_id) or self._is_there(checkpoint_id)):
             raise StorageError(
                 f"snapshot {checkpoint_id} of stage {self._spec.name!r} is not in the log of "
                 f"{self._table!r} after its append returned"
             )
         self._files.delete(staged)
+
+    def _is_there(self, checkpoint_id: int) -> bool:
+        """Whether an earlier driver appended the set; a set is one commit, so one row tells."""
+        table = tables.read(self._spark, self._table)
+        return not table.where(F.col("set_id") == checkpoint_id).isEmpty()
 
 
 def _typed(pages: DataFrame, spec: StageSpec) -> DataFrame:

@@ -171,6 +171,35 @@ def test_a_replay_that_differs_stops_the_stage(
     assert sink_rows(spark, root) == 0
 
 
+def test_a_sink_function_need_not_read_its_rows(spark: SparkSession, root: Path) -> None:
+    """The stage runs for all of its key groups all the same, once."""
+    job = absflow.Job("failing", spark)
+    frame = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
+    a = job.source("a", frame.parquet(str(root / "a")), bounded=True)
+    left = job.stage("left", a, key="k", state=STATE, output=OUTPUT, process=to_group)
+    seen: list[int] = []
+    job.sink("none", left, absflow.ForeachBatchSink(lambda rows, made: seen.append(made.batch_id)))
+    job.sink("one", left, absflow.ForeachBatchSink(lambda rows, made: rows.limit(1).collect()))
+    run(spark, root, job)
+    last = completed(spark, root / "job")[-1]
+    assert files_read(last, "left", "a") == 3
+    state = state_at(spark, root / "job", last, "left", "k")
+    assert_same_rows(state, expected(root, 3)["left"], ["k"])
+    assert len(seen) >= 3
+
+
+def test_a_query_that_somebody_else_stops_fails_the_job(spark: SparkSession, root: Path) -> None:
+    """It would wait for its stage for ever; started again it goes on."""
+    with settings(spark, {**FAST, "storage.path": str(root / "job")}):
+        job = job_of(spark, root, slow).start()
+        (query,) = spark.streams.active
+        query.stop()
+        with pytest.raises(absflow.JobFailedError, match="'left' was stopped from outside"):
+            job.await_termination(timeout=60)
+    run(spark, root, job_of(spark, root, to_group))
+    assert sink_rows(spark, root) == len(expected(root, 3)["sink"])
+
+
 def test_an_unwritable_storage_path_is_refused(spark: SparkSession, root: Path) -> None:
     """A path below a file cannot be a directory; the message names it."""
     (root / "file").write_text("")
