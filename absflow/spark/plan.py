@@ -32,24 +32,52 @@ ALIGNMENT_PROPERTY = "absflow.alignment"
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
 _PAGE_TYPE = from_arrow_schema(PAGE_SCHEMA)
+# Logical operators that keep state when they stand in a stream.
+_STATEFUL = {
+    "Aggregate",
+    "Deduplicate",
+    "DeduplicateWithinWatermark",
+    "Distinct",
+    "FlatMapGroupsInPandasWithState",
+    "FlatMapGroupsWithState",
+    "GlobalLimit",
+    "TransformWithState",
+    "TransformWithStateInPandas",
+    "TransformWithStateInPySpark",
+}
 _STATE_DDL = "changed_epoch long, live_keys long, held binary, state binary"
 
 
 def check_source(name: str, frame: DataFrame) -> None:
-    """Refuse a source that is not exactly one stream.
+    """Refuse a source that is not exactly one stream, without state of its own.
 
     Raises:
         GraphError: if the frame is a batch frame, or reads several streams: a barrier would cut
-            them at one point only by luck, and its position could not be told.
+            them at one point only by luck, and its position could not be told. Or if it keeps
+            state in Spark, which would be in no checkpoint.
     """
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
-    streams = sum(bool(leaves.apply(i).isStreaming()) for i in range(leaves.size()))
+    nodes = [n for n in _nodes(frame._jdf.queryExecution().analyzed()) if n.isStreaming()]
+    for node in nodes:
+        if node.nodeName() in _STATEFUL:
+            raise GraphError(
+                f"source {name!r} has a stateful operator ({node.nodeName()}), whose state no "
+                "checkpoint would hold; do this in a stage"
+            )
+    streams = sum(node.children().isEmpty() for node in nodes)
     if streams != 1:
         seen = "is not a streaming DataFrame" if not streams else f"reads {streams} streams"
         raise GraphError(
             f"source {name!r} {seen}; declare one source for each spark.readStream, and let a "
             "stage read several of them"
         )
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    """Every node of a logical plan."""
+    yield plan
+    children = plan.children()
+    for number in range(children.size()):
+        yield from _nodes(children.apply(number))
 
 
 def source_index(spec: StageSpec, name: str) -> int:

@@ -225,5 +225,15 @@ def test_a_source_that_is_no_stream_is_refused(spark: SparkSession) -> None:
     stream = spark.readStream.format("rate").load()
     with pytest.raises(absflow.GraphError, match="reads 2 streams"):
         job.source("a", stream.union(spark.readStream.format("rate").load()))
+    counted = spark.range(3).groupBy("id").count()
+    job.source("joined", stream.join(counted, stream["value"] == counted["id"]))
+    for stateful in (
+        stream.dropDuplicates(["value"]),
+        stream.groupBy("value").count(),
+        stream.select("value").distinct(),
+        stream.limit(3),
+    ):
+        with pytest.raises(absflow.GraphError, match="has a stateful operator"):
+            job.source("a", stateful)
     with pytest.raises(absflow.GraphError, match="is not Spark DDL"):
         job.stage("x", "a", key="k", state="n lon g", output="n long", process=to_group)
