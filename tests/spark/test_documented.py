@@ -131,7 +131,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         from flights_data import prepare
     finally:
         sys.path.remove(str(ROOT / "jobs"))
-    prepare(folder / "data" / "flights", days=3, until=dt.date(2013, 1, 19))
+    prepare(folder / "data" / "flights", days=3, until=dt.date(2013, 2, 1))
     with (folder / "demo.log").open("w") as log:
         # The set-up is this very environment.
         command = ["make", "-o", ".venv/.setup", "demo"]
