@@ -14,7 +14,7 @@ from diamond import diamond, expected_sink, expected_states, source_files
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, facts, files_read, stage_of, state_at
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 CONF = {
     "checkpoint.interval": "1s",
