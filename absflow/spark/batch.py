@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -39,6 +39,7 @@ from absflow.protocol.alignment import Alignment
 from absflow.protocol.checkpoints import FailureReason, StageReport
 from absflow.protocol.messages import CheckpointFailed, Event, StageReported
 from absflow.sinks import Sink, SinkWrite
+from absflow.spark.alignment_log import AlignmentLog, Arrived
 from absflow.spark.plan import ALIGNMENT_PROPERTY, source_index
 from absflow.spark.snapshots import SnapshotAppender
 from absflow.storage import tables
@@ -46,19 +47,6 @@ from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 
 __all__ = ["StageBatches"]
-
-_KEEP_ALIGNMENTS = 2
-
-
-@dataclass(slots=True)
-class _Arrived:
-    """What is known of a checkpoint between its first barrier and its snapshot."""
-
-    at_ms: int
-    triggered_ms: int
-    positions: dict[str, str] = field(default_factory=dict)
-    held_rows: int = 0
-    held_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +117,18 @@ class StageBatches:
         self._max_held_bytes = max_held_bytes
         self._tell = tell
         self._first = True
-        self._align = alignment.start(given.name for given in spec.inputs)
-        self._arrived: dict[int, _Arrived] = {}
+        inputs = [given.name for given in spec.inputs]
+        self._log = AlignmentLog(files, layout.alignment(spec.name, attempt), inputs)
+        self._align = alignment.start(inputs)
+        self._arrived: dict[int, Arrived] = {}
         self._held: dict[int, tuple[int, int]] = {}
-        self._alignments: list[int] = []
         self._rows_out = 0
         self._asked_abort: set[int] = set()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one micro-batch; called by Spark on the thread of the query."""
         if self._first:
-            self._align, self._arrived = self._load_alignment(batch_id)
+            self._align, self._arrived = self._log.load(batch_id)
         frame.sparkSession.sparkContext.setLocalProperty(
             ALIGNMENT_PROPERTY, alignment.to_json(self._align)
         )
@@ -265,12 +254,12 @@ class StageBatches:
         offsets: list[str] | None = None
         roots = [given.name for given in self._spec.inputs if given.root]
         for name, checkpoint_id, triggered_ms in control.arrived:
-            note = self._arrived.setdefault(checkpoint_id, _Arrived(started_ms, triggered_ms))
+            note = self._arrived.setdefault(checkpoint_id, Arrived(started_ms, triggered_ms))
             if name in roots:
                 offsets = offsets or self._offsets(batch_id)
                 note.positions.setdefault(name, offsets[source_index(self._spec, name)])
         for checkpoint_id in control.snapshots:
-            note = self._arrived.setdefault(checkpoint_id, _Arrived(started_ms, started_ms))
+            note = self._arrived.setdefault(checkpoint_id, Arrived(started_ms, started_ms))
             for name in roots:  # a root input that ended before brought no barrier
                 if name not in note.positions:
                     offsets = offsets or self._offsets(batch_id)
@@ -366,38 +355,10 @@ class StageBatches:
 
     # -- alignment ----------------------------------------------------------------------------
 
-    def _load_alignment(self, batch_id: int) -> tuple[Alignment, dict[int, _Arrived]]:
-        """What was saved after the last batch before ``batch_id`` that met a control row."""
-        directory = self._layout.alignment(self._spec.name, self._attempt)
-        names = self._files.names(directory)
-        self._alignments = sorted(int(n) for n in names if n.isdecimal())
-        before = [n for n in self._alignments if n < batch_id]
-        if not before:
-            return alignment.start(given.name for given in self._spec.inputs), {}
-        text = self._files.read(f"{directory}/{before[-1]}")
-        if text is None:
-            raise StorageError(f"{directory}/{before[-1]} is gone; restore the job")
-        align, _, arrived = text.partition("\n")
-        return alignment.from_json(align), {
-            int(n): _Arrived(**note) for n, note in json.loads(arrived).items()
-        }
-
     def _save_alignment(self, batch_id: int, after: Alignment) -> None:
-        """Make durable what later batches need of this one.
-
-        That is the alignment, and the positions of checkpoints that are still being aligned: the
-        snapshot may come many batches later, in another life of the query.
-        """
-        if after == self._align:
-            return
-        directory = self._layout.alignment(self._spec.name, self._attempt)
-        arrived = json.dumps({n: asdict(note) for n, note in self._arrived.items()})
-        self._files.write(f"{directory}/{batch_id}", f"{alignment.to_json(after)}\n{arrived}")
-        self._align = after
-        self._alignments = [n for n in self._alignments if n != batch_id] + [batch_id]
-        # A replay is of this batch at the earliest, so it needs the one before and no older.
-        while len(self._alignments) > _KEEP_ALIGNMENTS:
-            self._files.delete(f"{directory}/{self._alignments.pop(0)}")
+        if after != self._align:
+            self._log.save(batch_id, after, self._arrived)
+            self._align = after
 
     @property
     def _channel_app(self) -> str:
