@@ -9,7 +9,7 @@ By the word behind its fence a block is
 - ``text``: what the block before it prints. Digits and widths of columns may differ; ``...`` stands
   for any lines;
 - ``properties``: settings, which are read and checked;
-- ``mermaid``: drawn by ``docs/generated.py``, which has a test of its own;
+- ``mermaid``: a diagram; those of the state machines are written by ``docs/generated.py``;
 - ``ascii``: a drawing.
 """
 
