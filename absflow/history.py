@@ -30,24 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["History", "history"]
 
-_STAGE_FIELDS = (
-    "stage",
-    "batch_id",
-    "lineage",
-    "positions",
-    "rows_changed",
-    "bytes_changed",
-    "keys_total",
-    "bytes_total",
-    "rows_out",
-    "held_rows",
-    "held_bytes",
-    "start_delay_ms",
-    "alignment_ms",
-    "sync_ms",
-    "async_ms",
-    "commit_ms",
-)
 _ENDS = "('COMPLETED', 'ABORTED')"
 
 
@@ -63,7 +45,9 @@ def history(spark: SparkSession, root: str) -> History:
     """
     from pyspark.errors import AnalysisException
 
-    root = _qualified(spark, root)
+    from absflow.storage.files import Files
+
+    root = Files(spark).qualified(str(root))  # in SQL a relative path would be a table's name
     layout = Layout(root)
     tables = (layout.attempts, layout.barriers, layout.checkpoints)
     try:
@@ -77,14 +61,6 @@ def history(spark: SparkSession, root: str) -> History:
         raise StorageError(f"could not read the tables under {root!r}: {error}") from error
     rows = started.where("kind = 'STARTED'").orderBy("attempt").select("details").collect()
     return History(spark, layout, stages_of(row.details for row in rows))
-
-
-def _qualified(spark: SparkSession, root: str) -> str:
-    """``root`` with scheme and whole path: in SQL a relative path would be a table's name."""
-    jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(str(root))
-    conf = spark._jsparkSession.sessionState().newHadoopConf()
-    return str(path.getFileSystem(conf).makeQualified(path).toString())
 
 
 class History:
@@ -273,9 +249,9 @@ class History:
             WHERE b.kind <> 'END'"""
 
     def _checkpoint_stages_sql(self) -> str:
-        fields = ", ".join(f"s.{name}" for name in _STAGE_FIELDS)
         return f"""
-            SELECT checkpoint_id, triggered_at, s.checkpoint_id AS snapshot_id, {fields}
+            SELECT checkpoint_id, triggered_at, s.checkpoint_id AS snapshot_id,
+                   s.* EXCEPT (checkpoint_id)
             FROM {self._facts} LATERAL VIEW explode(stages) AS s
             WHERE kind = 'COMPLETED'"""
 

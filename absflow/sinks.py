@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -63,9 +63,7 @@ class Sink(Protocol):
             for all of its key groups.
     """
 
-    @property
-    def reads_all(self) -> bool:
-        """See the class."""
+    reads_all: ClassVar[bool]
 
     def prepare(self, spark: SparkSession, schema: pa.Schema) -> None:
         """Called once before the job starts; refuse here what cannot work."""
@@ -85,11 +83,7 @@ class DeltaSink:
 
     path: str
     partition_by: Sequence[str] = ()
-
-    @property
-    def reads_all(self) -> bool:
-        """A commit has every row."""
-        return True
+    reads_all: ClassVar[bool] = True
 
     def prepare(self, spark: SparkSession, schema: pa.Schema) -> None:
         """Create the table up front: several writers creating one path at once would conflict.
@@ -133,11 +127,7 @@ class ForeachBatchSink:
     """
 
     function: Callable[[DataFrame, SinkWrite], None]
-
-    @property
-    def reads_all(self) -> bool:
-        """Nobody knows."""
-        return False
+    reads_all: ClassVar[bool] = False
 
     def prepare(self, spark: SparkSession, schema: pa.Schema) -> None:
         """Nothing to prepare."""

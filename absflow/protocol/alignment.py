@@ -211,6 +211,11 @@ class Alignment:
     ended: bool = False
 
     @property
+    def blocking(self) -> frozenset[int]:
+        """The checkpoints whose barriers block an input; one, but while they are being settled."""
+        return frozenset(i.waiting[0].checkpoint_id for i in self.inputs.values() if i.waiting)
+
+    @property
     def epoch(self) -> int:
         """The epoch of whatever the stage changes or emits now: last forwarded barrier + 1."""
         return self.snapshot + 1
@@ -308,7 +313,7 @@ def _abort(state: Alignment, event: AbortArrived) -> _Changed | Ignore:
 def _settle(state: Alignment) -> _Changed:
     """Settle barriers at the heads of the queues for as long as one can be decided."""
     actions: list[Action] = []
-    while heads := {i.waiting[0].checkpoint_id for i in state.inputs.values() if i.waiting}:
+    while heads := state.blocking:
         lowest = min(heads)
         if lowest in state.dead:
             pass
@@ -368,7 +373,7 @@ def validate(state: Alignment) -> None:
         _hold(ids == sorted(set(ids)), f"barriers of {name!r} rise", state)
         _hold(not given.live or given.last >= state.snapshot, f"{name!r} passed snapshot", state)
     live = [i for i in state.inputs.values() if i.live]
-    heads = {i.waiting[0].checkpoint_id for i in live if i.waiting}
+    heads = state.blocking
     _hold(len(heads) <= 1, "all blocked inputs wait for one id", state)
     _hold(not heads or any(not i.waiting for i in live), "an aligned id is settled", state)
     _hold(not heads & state.dead, "a dead id blocks nothing", state)

@@ -196,7 +196,7 @@ class Query:
             if isinstance(action, Discard) and action.reason is Reason.SKIPPED:
                 self._fail(CheckpointFailed(action.checkpoint_id, FailureReason.DECLINED))
         if len(outcome.memory.held) > self._scene.knobs.held_rows:
-            for checkpoint_id in sorted(_blocking(outcome.memory.alignment)):
+            for checkpoint_id in sorted(outcome.memory.alignment.blocking):
                 self._fail(CheckpointFailed(checkpoint_id, FailureReason.HELD_TOO_MUCH))
 
     def _narrate(self, before: Memory, outcome: Outcome) -> None:
@@ -225,10 +225,6 @@ class Query:
             case Discard(checkpoint_id, reason):
                 story.tell(self._who, "gives up", checkpoint_id, reason.value)
                 story.mark(f"discarded: {reason.value}")
-                story.mark("abort while blocked", checkpoint_id in _blocking(before))
+                story.mark("abort while blocked", checkpoint_id in before.blocking)
             case Ignore(event, reason):
                 story.mark(f"ignored: {type(event).__name__} {reason.value}")
-
-
-def _blocking(state: Alignment) -> set[int]:
-    return {i.waiting[0].checkpoint_id for i in state.inputs.values() if i.waiting}

@@ -266,8 +266,7 @@ class StageBatches:
                     note.positions[name] = offsets[source_index(self._spec, name)]
         self._held.update(control.held)
         rows, size = (sum(h[i] for h in self._held.values()) for i in (0, 1))
-        blocking = {i.waiting[0].checkpoint_id for i in control.after.inputs.values() if i.waiting}
-        for checkpoint_id in blocking & self._arrived.keys():
+        for checkpoint_id in control.after.blocking & self._arrived.keys():
             note = self._arrived[checkpoint_id]
             note.held_rows = max(note.held_rows, rows)
             note.held_bytes = max(note.held_bytes, size)

@@ -104,23 +104,24 @@ class Lagging:
         ids = [row.id for row in rows.select("id").collect()]
         self.written.append((made.app_id, made.version, ids))
 
+    def newest(self, stage: str, kind: str) -> list[str]:
+        """The lines of a stage's newest file of a kind that has one for each batch."""
+        folder = self.root / "job" / "work" / "attempt=1" / stage / kind
+        batches = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
+        return (folder / str(max(batches))).read_text().splitlines() if batches else []
+
     def waits(self) -> bool:
         """Whether a barrier waits at ``join``, as it has made durable."""
-        folder = self.root / "job" / "work" / "attempt=1" / "join" / "alignment"
-        saved = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
-        if not saved:
-            return False
-        state = alignment.from_json((folder / str(max(saved))).read_text().splitlines()[0])
-        return any(given.waiting for given in state.inputs.values())
+        saved = self.newest("join", "alignment")
+        return bool(saved) and bool(alignment.from_json(saved[0]).blocking)
 
     def unread(self, name: str) -> int:
         """How many files of ``name`` no batch has been planned for."""
         stage, place = {"a": ("slow", 0), "b": ("join", 1)}[name]
-        folder = self.root / "job" / "work" / "attempt=1" / stage / "spark" / "offsets"
-        planned = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
+        planned = self.newest(stage, "spark/offsets")
         if not planned:
             return self.files[name]
-        position = (folder / str(max(planned))).read_text().splitlines()[2 + place]
+        position = planned[2 + place]
         return self.files[name] - (json.loads(position)["logOffset"] + 1 if position != "-" else 0)
 
     def run_until(self, run: absflow.Run, wanted: Wanted, feeding: str = "") -> None:
