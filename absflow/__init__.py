@@ -18,6 +18,7 @@ from absflow.errors import (
     ProcessError,
     ProtocolViolation,
     ReplayMismatchError,
+    RestoreError,
     SettingsError,
     StorageError,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "ProcessError",
     "ProtocolViolation",
     "ReplayMismatchError",
+    "RestoreError",
     "Result",
     "SettingsError",
     "Sink",

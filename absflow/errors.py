@@ -10,6 +10,7 @@
     ├── ProcessError                     a user's process function raised or returned a wrong table
     ├── StorageError                     a table or path of the job could not be read or written
     │   └── NotFoundError (LookupError)  the thing asked for is not in the job's history
+    ├── RestoreError                     a checkpoint cannot be restored as asked
     ├── ReplayMismatchError              a replayed batch is not what was committed before
     └── JobFailedError                   the job gave up; the cause is chained
 
@@ -27,6 +28,7 @@ __all__ = [
     "ProcessError",
     "ProtocolViolation",
     "ReplayMismatchError",
+    "RestoreError",
     "SettingsError",
     "StorageError",
 ]
@@ -62,6 +64,10 @@ class StorageError(AbsflowError):
 
 class NotFoundError(StorageError, LookupError):
     """You asked for a checkpoint, stage or key that the job's history does not hold."""
+
+
+class RestoreError(AbsflowError):
+    """A checkpoint cannot be restored as you asked; nothing was changed."""
 
 
 class ReplayMismatchError(AbsflowError):

@@ -11,13 +11,14 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from absflow.columnar.keys import check_key_type
 from absflow.columnar.pages import CHANNEL_FIELDS
 from absflow.columnar.process import Frames, Process
+from absflow.columnar.restore import Migration
 from absflow.columnar.stage import InputSpec, StageSpec
 from absflow.columnar.state import DELETED, MODIFIED_EPOCH
 from absflow.errors import GraphError
@@ -28,6 +29,7 @@ __all__ = [
     "SinkNode",
     "SourceNode",
     "StageNode",
+    "Upgrade",
     "check",
     "check_unchanged",
     "describe",
@@ -51,11 +53,36 @@ _RESERVED = {
 
 @dataclass(frozen=True, slots=True)
 class SourceNode:
-    """A source: its columns, and whether it ends."""
+    """A source.
+
+    Attributes:
+        name: its name.
+        schema: its columns.
+        bounded: it ends.
+        format: "kafka", "parquet", ...
+        files: it is Spark's file source, of any format.
+    """
 
     name: str
     schema: pa.Schema
     bounded: bool = False
+    format: str = ""
+    files: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """How a restored stage gets on with state that an earlier form of it has written.
+
+    Attributes:
+        renamed_from: the stage's name then; None if it had this one.
+        defaults: what keys of then have in state columns that are new.
+        migrate: makes the state of now out of the state of then.
+    """
+
+    renamed_from: str | None = None
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    migrate: Migration | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +97,7 @@ class StageNode:
         output: the output columns.
         process: the user's function per input; empty for a forwarding stage.
         frames: what the functions take and return.
+        upgrade: how it is restored from an earlier form of itself.
     """
 
     name: str
@@ -79,6 +107,7 @@ class StageNode:
     output: pa.Schema
     process: Mapping[str, Process]
     frames: Frames = Frames.ARROW
+    upgrade: Upgrade = field(default_factory=Upgrade)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +128,7 @@ class Graph:
         stages: what the executors need of each stage, by name in topological order.
         upstream: for each stage the stages whose channels it reads.
         sinks: by name.
+        upgrades: by stage.
     """
 
     job: str
@@ -106,6 +136,7 @@ class Graph:
     stages: Mapping[str, StageSpec]
     upstream: Mapping[str, tuple[str, ...]]
     sinks: Mapping[str, SinkNode]
+    upgrades: Mapping[str, Upgrade]
 
     def has_channel(self, stage: str) -> bool:
         """Whether another stage reads this one."""
@@ -151,10 +182,15 @@ def check(
                 inputs.append(InputSpec(given, by_stage[given].output, root=False))
             else:
                 source = by_source[given]
-                inputs.append(InputSpec(given, source.schema, True, source.bounded))
+                inputs.append(
+                    InputSpec(
+                        given, source.schema, True, source.bounded, source.format, source.files
+                    )
+                )
         specs[name] = _spec(node, tuple(inputs), key_groups)
         upstream[name] = tuple(read)
-    return Graph(job, by_source, specs, upstream, {s.name: s for s in sinks})
+    upgrades = {name: node.upgrade for name, node in by_stage.items()}
+    return Graph(job, by_source, specs, upstream, {s.name: s for s in sinks}, upgrades)
 
 
 def topology(graph: Graph) -> Topology:
@@ -172,7 +208,7 @@ def describe(graph: Graph) -> dict[str, dict[str, object]]:
     """What of each stage must stay while an attempt goes on: names, edges, types, key groups."""
     return {
         name: {
-            "inputs": [[i.name, _text(i.schema), i.root] for i in spec.inputs],
+            "inputs": [[i.name, _text(i.schema), i.root, i.format] for i in spec.inputs],
             "key": _text(spec.keys),
             "state": _text(spec.state),
             "output": _text(spec.output),
@@ -209,7 +245,8 @@ def check_unchanged(graph: Graph, before: dict[str, dict[str, object]]) -> None:
         raise GraphError(
             "the job's graph is not the one whose state lies under this storage root: "
             + "; ".join(differences)
-            + ". Go back to the old graph, or choose another spark.absflow.storage.path"
+            + ". Restore from a checkpoint (spark.absflow.restore.from=latest), or go back to the "
+            "old graph"
         )
 
 
@@ -312,6 +349,7 @@ def _spec(node: StageNode, inputs: tuple[InputSpec, ...], key_groups: int) -> St
             )
         keys = own
     assert keys is not None  # a stage has an input
+    _check_defaults(node)
     return StageSpec(
         name=node.name,
         inputs=inputs,
@@ -322,6 +360,22 @@ def _spec(node: StageNode, inputs: tuple[InputSpec, ...], key_groups: int) -> St
         frames=node.frames,
         key_groups=key_groups,
     )
+
+
+def _check_defaults(node: StageNode) -> None:
+    for name, value in node.upgrade.defaults.items():
+        if name not in node.state.names:
+            raise GraphError(
+                f"stage {node.name!r} has a default for {name!r}, but its state columns are "
+                f"{node.state.names}"
+            )
+        try:
+            pa.scalar(value, node.state.field(name).type)
+        except (pa.ArrowException, TypeError, OverflowError) as error:
+            raise GraphError(
+                f"stage {node.name!r}: the default {value!r} of state column {name!r} is no "
+                f"{node.state.field(name).type} ({error})"
+            ) from error
 
 
 def _check_columns(stage: str, what: str, schema: pa.Schema, keys: tuple[str, ...]) -> None:

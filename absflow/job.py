@@ -12,12 +12,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType, _parse_datatype_string
 
 from absflow.columnar.process import Frames, Process
+from absflow.columnar.restore import Migration
 from absflow.errors import GraphError
-from absflow.graph import SinkNode, SourceNode, StageNode, check
+from absflow.graph import SinkNode, SourceNode, StageNode, Upgrade, check
 from absflow.settings import PREFIX, Settings
 from absflow.sinks import Sink
-from absflow.spark.plan import check_source
+from absflow.spark.begin import plan
+from absflow.spark.plan import JobSpec, check_source
+from absflow.spark.restore import RestorePlan
 from absflow.spark.run import Run
+from absflow.spark.sources import describe_source
 
 __all__ = ["Job", "Node"]
 
@@ -68,8 +72,11 @@ class Job:
             GraphError: the frame is not one stream.
         """
         check_source(name, frame)
+        described = describe_source(frame)
         schema = to_arrow_schema(frame.schema, timezone="UTC")
-        self._sources.append(SourceNode(name, schema, bounded))
+        self._sources.append(
+            SourceNode(name, schema, bounded, described.format, described.is_files)
+        )
         self._frames[name] = frame
         return Node(name)
 
@@ -83,6 +90,9 @@ class Job:
         output: str | StructType,
         process: Process | Mapping[str, Process],
         frames: str = "arrow",
+        renamed_from: str | None = None,
+        defaults: Mapping[str, object] | None = None,
+        migrate: Migration | None = None,
     ) -> Node:
         """Declare a keyed stateful stage.
 
@@ -95,24 +105,19 @@ class Job:
             process: the function, or one for each input by its name; see
                 :mod:`absflow.columnar.process` for what it is given and returns.
             frames: "arrow" or "pandas": what the functions take and return.
+            renamed_from: for a restore: the stage's name in the checkpoint.
+            defaults: for a restore: what the keys in the checkpoint get in state columns that are
+                new, by column; None stands for null.
+            migrate: for a restore from a checkpoint whose state or key columns are others: takes a
+                pyarrow.Table of old key and state columns, returns one of new ones. It is called
+                with parts of the state.
 
         Raises:
             GraphError: something here cannot be read; the graph itself is checked at the start.
         """
         given = [inputs] if isinstance(inputs, Node | str) else list(inputs)
         names = tuple(i.name if isinstance(i, Node) else i for i in given)
-        functions = process if isinstance(process, Mapping) else dict.fromkeys(names, process)
-        if not isinstance(process, Mapping) and len(names) > 1:
-            raise GraphError(
-                f"stage {name!r} has {len(names)} inputs and one process function; give a mapping "
-                f"with one for each of {list(names)}"
-            )
-        for input_name, function in functions.items():
-            if not callable(function):
-                raise GraphError(
-                    f"stage {name!r}: the process function of {input_name!r} is a "
-                    f"{type(function).__name__}, which cannot be called"
-                )
+        functions = _functions(name, names, process)
         if frames not in {f.value for f in Frames}:
             raise GraphError(f"stage {name!r}: frames is {frames!r}, must be 'arrow' or 'pandas'")
         node = StageNode(
@@ -123,6 +128,7 @@ class Job:
             output=_columns(name, "output", output),
             process=functions,
             frames=Frames(frames),
+            upgrade=Upgrade(renamed_from, dict(defaults or {}), migrate),
         )
         self._stages.append(node)
         return Node(name)
@@ -133,19 +139,56 @@ class Job:
         self._targets[name] = sink
 
     def start(self) -> Run:
-        """Check everything, then start the job, or go on where the last driver left it.
+        """Check everything, then start the job, go on where the last driver left it, or restore.
 
         Raises:
             SettingsError: a setting is unknown or malformed.
             GraphError: the graph cannot run, or is not the one that the stored state belongs to.
+            RestoreError: the checkpoint of ``spark.absflow.restore.from`` cannot be restored.
+            NotFoundError: there is no such checkpoint.
             StorageError: the storage root cannot be used.
         """
+        run = Run(self._spark, self._checked())
+        run.start()
+        return run
+
+    def plan_restore(self) -> RestorePlan | None:
+        """What :meth:`start` would restore, and what stands against it; changes nothing.
+
+        Returns:
+            None if the start would go on where the last driver stopped, or begin with nothing.
+
+        Raises:
+            SettingsError: a setting is unknown or malformed.
+            GraphError: the graph cannot run.
+            NotFoundError: there is no such checkpoint.
+        """
+        return plan(self._spark, self._checked())
+
+    def _checked(self) -> JobSpec:
         conf = self._spark.conf.getAll
         settings = Settings.from_conf({k: v for k, v in conf.items() if k.startswith(PREFIX)})
         graph = check(self._name, self._sources, self._stages, self._sinks, settings.key_groups)
-        run = Run(self._spark, graph, settings, self._frames, self._targets)
-        run.start()
-        return run
+        return JobSpec(graph, settings, self._frames, self._targets)
+
+
+def _functions(
+    stage: str, inputs: tuple[str, ...], process: Process | Mapping[str, Process]
+) -> Mapping[str, Process]:
+    """The process function of each input."""
+    functions = process if isinstance(process, Mapping) else dict.fromkeys(inputs, process)
+    if not isinstance(process, Mapping) and len(inputs) > 1:
+        raise GraphError(
+            f"stage {stage!r} has {len(inputs)} inputs and one process function; give a mapping "
+            f"with one for each of {list(inputs)}"
+        )
+    for name, function in functions.items():
+        if not callable(function):
+            raise GraphError(
+                f"stage {stage!r}: the process function of {name!r} is a "
+                f"{type(function).__name__}, which cannot be called"
+            )
+    return functions
 
 
 def _columns(stage: str, what: str, declared: str | StructType) -> pa.Schema:

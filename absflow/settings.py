@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from absflow.errors import SettingsError
+from absflow.protocol.recovery import Wish, parse_wish
 
 __all__ = ["PREFIX", "SETTINGS", "Setting", "Settings", "describe"]
 
@@ -59,6 +60,16 @@ def _factor(text: str) -> float:
     return float(text)
 
 
+def _flag(text: str) -> bool:
+    if text.strip().lower() not in {"true", "false"}:
+        raise ValueError("true or false")
+    return text.strip().lower() == "true"
+
+
+def _wish(text: str) -> Wish | None:
+    return parse_wish(text) if text.strip() else None
+
+
 def _path(text: str) -> str:
     if not text.strip():
         raise ValueError("a path or URI that Spark can write to")
@@ -75,6 +86,7 @@ class Setting:
         default: as text; None if it must be given.
         parse: turns text into the value; raises ValueError with what is expected.
         doc: one sentence for ``conf/absflow.conf`` and the docs.
+        example: a value to show where the default is empty, which means that it is not set.
     """
 
     name: str
@@ -82,6 +94,7 @@ class Setting:
     default: str | None
     parse: Callable[[str], Any]
     doc: str
+    example: str = ""
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -156,6 +169,22 @@ SETTINGS: tuple[Setting, ...] = (
         "Processing-time trigger of every stage; 0s starts a batch as soon as the last is done.",
     ),
     Setting(
+        "restore.from",
+        "restore_from",
+        "",
+        _wish,
+        "Begin a new attempt with this checkpoint, at every start: latest, ID, or PATH#ID of "
+        "another storage root. Not set: go on where the last driver stopped.",
+        example="latest",
+    ),
+    Setting(
+        "restore.allow-dropped-state",
+        "restore_allow_dropped_state",
+        "false",
+        _flag,
+        "Restore though the checkpoint has state of a stage that the job does not have.",
+    ),
+    Setting(
         "restart.attempts",
         "restart_attempts",
         "3",
@@ -207,6 +236,8 @@ class Settings:
     alignment_max_held_bytes: int
     channel_max_bytes_per_trigger: int
     trigger_interval_ms: int
+    restore_from: Wish | None
+    restore_allow_dropped_state: bool
     restart_attempts: int
     restart_initial_delay_ms: int
     restart_max_delay_ms: int
@@ -259,5 +290,6 @@ def describe() -> str:
         if setting.default is None:
             lines.append(f"# (no default: must be given)\n# {key:<48} /path/of/the/job")
         else:
-            lines.append(f"{key:<50} {setting.default}")
+            off = "" if setting.default else "# "
+            lines.append(f"{off}{key:<{50 - len(off)}} {setting.default or setting.example}")
     return "\n".join(lines) + "\n"

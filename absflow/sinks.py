@@ -7,9 +7,9 @@ version of its table then lies exactly at the cut of a checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -17,8 +17,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.errors import GraphError
 from absflow.storage import tables
+from absflow.storage.delta_log import log_file, newest_version, parse_commit
+from absflow.storage.files import Files
 
-__all__ = ["DeltaSink", "ForeachBatchSink", "Sink", "SinkWrite"]
+__all__ = ["DeltaSink", "ForeachBatchSink", "Sink", "SinkCut", "SinkRestore", "SinkWrite"]
 
 _EPOCH_BITS = 31
 
@@ -54,6 +56,44 @@ class SinkWrite:
         return (self.batch_id << _EPOCH_BITS) + self.epoch
 
 
+@dataclass(frozen=True, slots=True)
+class SinkCut:
+    """Where a sink is to be put back to.
+
+    Attributes:
+        job: the job's name.
+        attempt: the attempt that took the checkpoint.
+        checkpoint_id: the checkpoint.
+        begun: the sink's version when that attempt began.
+    """
+
+    job: str
+    attempt: int
+    checkpoint_id: int
+    begun: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRestore:
+    """What putting a sink back means.
+
+    Attributes:
+        place: where its rows lie; "" if that is not known.
+        now: its version; None if it has none.
+        then: the version it goes back to; None if it stays as it is.
+        undone: the job's own commits since, in words.
+        problems: what forbids it, in words.
+        note: what else to know, in words.
+    """
+
+    place: str
+    now: int | None = None
+    then: int | None = None
+    undone: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    note: str = ""
+
+
 class Sink(Protocol):
     """What a destination must do.
 
@@ -70,6 +110,15 @@ class Sink(Protocol):
 
     def write(self, rows: DataFrame, made: SinkWrite) -> None:
         """Write ``rows``; called again with an equal ``made`` after a failure."""
+
+    def position(self, spark: SparkSession) -> tuple[str, int | None]:
+        """Where the rows lie ("" if unknown), and the version of what is there."""
+
+    def plan_restore(self, spark: SparkSession, cut: SinkCut) -> SinkRestore:
+        """What :meth:`restore` would do; changes nothing."""
+
+    def restore(self, spark: SparkSession, planned: SinkRestore, note: Mapping[str, Any]) -> None:
+        """Put the sink back; called again after a failure. ``note`` says who did it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +162,66 @@ class DeltaSink:
         }
         tables.append(rows, self.path, made.app_id, made.version, note)
 
+    def position(self, spark: SparkSession) -> tuple[str, int | None]:
+        """The table's qualified path and newest version; None if it is not there yet."""
+        files = Files(spark)
+        place = files.qualified(self.path)
+        return place, newest_version(files.names(f"{place}/_delta_log"))
+
+    def plan_restore(self, spark: SparkSession, cut: SinkCut) -> SinkRestore:
+        """Find the version at the cut; every commit since that changed data must be the job's."""
+        place, now = self.position(spark)
+        if now is None:
+            return SinkRestore(place, problems=(f"sink table {place!r} is gone",))
+        files = Files(spark)
+        undone: list[str] = []
+        foreign: list[str] = []
+        for version in range(now, -1, -1):
+            text = files.read(log_file(place, version))
+            if text is None:
+                return SinkRestore(
+                    place,
+                    now,
+                    problems=(
+                        f"the log of sink table {place!r} begins after the checkpoint: version "
+                        f"{version} is gone; raise delta.logRetentionDuration of the table above "
+                        "the age of the checkpoints you want to restore",
+                    ),
+                )
+            commit = parse_commit(version, text)
+            note = commit.note if commit.note.get("job") == cut.job else None
+            epoch = note.get("epoch") if note and note.get("attempt") == cut.attempt else None
+            if version == cut.begun or (epoch is not None and epoch <= cut.checkpoint_id):
+                break
+            if commit.changes_data:
+                told = f"version {version} ({commit.operation}, {commit.at:%Y-%m-%d %H:%M:%S} UTC)"
+                (undone if note else foreign).append(told)
+        else:
+            return SinkRestore(
+                place,
+                now,
+                problems=(
+                    f"no commit of sink table {place!r} is of attempt {cut.attempt} of job "
+                    f"{cut.job!r}: the table was replaced; use another path, or bring it back",
+                ),
+            )
+        problems: tuple[str, ...] = ()
+        if foreign:
+            problems = (
+                f"sink table {place!r} has commits that are not this job's since version "
+                f"{version}, and to put it back would undo them: {'; '.join(foreign[::-1])}. Undo "
+                "or copy them by hand, or give the job a new sink",
+            )
+        goes_back = bool(undone or foreign)
+        return SinkRestore(
+            place, now, version if goes_back else None, tuple(undone[::-1]), problems
+        )
+
+    def restore(self, spark: SparkSession, planned: SinkRestore, note: Mapping[str, Any]) -> None:
+        """Restore the table to the version at the cut, in one commit."""
+        if planned.then is not None:
+            tables.restore(spark, self.path, planned.then, note)
+
 
 @dataclass(frozen=True, slots=True)
 class ForeachBatchSink:
@@ -135,3 +244,18 @@ class ForeachBatchSink:
     def write(self, rows: DataFrame, made: SinkWrite) -> None:
         """Call the function."""
         self.function(rows, made)
+
+    def position(self, spark: SparkSession) -> tuple[str, int | None]:
+        """Nothing is known of the place."""
+        return "", None
+
+    def plan_restore(self, spark: SparkSession, cut: SinkCut) -> SinkRestore:
+        """The function's destination cannot be put back."""
+        return SinkRestore(
+            "",
+            note=f"what was written after checkpoint {cut.checkpoint_id} stays, and will be "
+            "written again under another app_id",
+        )
+
+    def restore(self, spark: SparkSession, planned: SinkRestore, note: Mapping[str, Any]) -> None:
+        """Nothing can be done."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from absflow.protocol.alignment import INPUT_TRANSITIONS, InputStatus
 from absflow.protocol.checkpoints import FactKind, FailureReason
 from absflow.protocol.coordinator import PHASE_TRANSITIONS, Phase
-from absflow.settings import PREFIX, SETTINGS
+from absflow.settings import PREFIX, SETTINGS, Setting
 
 PAGES = tuple(
     Path(__file__).parent / name for name in ("concepts.md", "internals.md", "settings.md")
@@ -57,10 +57,13 @@ def _checkpoint_lines() -> list[str]:
 
 
 def _setting_rows() -> list[list[str]]:
-    return [
-        [f"`{PREFIX}{s.name}`", f"`{s.default}`" if s.default else "must be given", s.doc]
-        for s in SETTINGS
-    ]
+    return [[f"`{PREFIX}{s.name}`", _default(s), s.doc] for s in SETTINGS]
+
+
+def _default(setting: Setting) -> str:
+    if setting.default is None:
+        return "must be given"
+    return f"`{setting.default}`" if setting.default else "not set"
 
 
 def _reason_rows() -> list[list[str]]:

@@ -36,8 +36,10 @@ __all__ = [
     "channel_schema",
     "decode",
     "encode",
+    "gathered",
     "page_batch",
     "pages_of",
+    "split",
     "unpack",
 ]
 
@@ -51,6 +53,7 @@ class PageKind(Enum):
     END = "END"
     STATE = "STATE"
     REPORT = "REPORT"
+    RESTORE = "RESTORE"
 
 
 PAGE_SCHEMA = pa.schema(
@@ -58,7 +61,8 @@ PAGE_SCHEMA = pa.schema(
         pa.field("key_group", pa.int32()),
         pa.field("kind", pa.string()),
         pa.field("input", pa.string()),
-        # BARRIER, ABORT, STATE: the checkpoint. DATA: the epoch, 0 if the stage is to assign it.
+        # BARRIER, ABORT, STATE, RESTORE: the checkpoint. DATA: the epoch, 0 if the stage is to
+        # assign it.
         pa.field("checkpoint_id", pa.int64()),
         pa.field("base_id", pa.int64()),
         pa.field("completed_id", pa.int64()),
@@ -207,7 +211,7 @@ class Packer:
             partition: the partition's number in the batch, part of each page's ``seq``.
         """
         number = 0
-        for table in _gathered(batches, self.flush_rows):
+        for table in gathered(batches, self.flush_rows):
             pages = list(self._pages(table, partition, number))
             number += len(pages)
             if pages:
@@ -231,7 +235,7 @@ class Packer:
             epochs = table["_epoch"].to_numpy().astype(np.int64)
             for field in ORDER_FIELDS:
                 rows = rows.append_column(field, table[field.name])
-        for epoch, group, batch in _split(rows, epochs, groups):
+        for epoch, group, batch in split(rows, epochs, groups):
             number += 1
             yield Page(
                 key_group=group,
@@ -295,7 +299,7 @@ def unpack(
             )
 
 
-def _gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+def gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
     """Tables of about ``rows`` rows each: Spark hands out 10,000 at a time, too few for a page."""
     waiting: list[pa.RecordBatch] = []
     count = 0
@@ -309,7 +313,7 @@ def _gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table
         yield pa.Table.from_batches(waiting)
 
 
-def _split(
+def split(
     rows: pa.Table, epochs: npt.NDArray[np.int64], groups: npt.NDArray[np.int32]
 ) -> Iterator[tuple[int, int, pa.RecordBatch]]:
     """Cut into runs of equal (epoch, key group); the order of rows within a run is kept."""

@@ -32,6 +32,7 @@ from absflow.columnar.pages import (
     pages_of,
 )
 from absflow.columnar.process import Call, Frames, Process, call
+from absflow.columnar.restore import restored_state
 from absflow.columnar.state import KeyedState, snapshot_schema, state_schema
 from absflow.errors import PageCorruptError
 from absflow.protocol import alignment
@@ -59,12 +60,16 @@ class InputSpec:
         schema: the declared columns.
         root: it reads a source, so its rows carry no epoch.
         bounded: the source ends.
+        format: the source's ("kafka", "parquet", ...); "" for a channel.
+        files: it is Spark's file source, of any format.
     """
 
     name: str
     schema: pa.Schema
     root: bool
     bounded: bool = False
+    format: str = ""
+    files: bool = False
 
     @property
     def page_schema(self) -> pa.Schema:
@@ -198,12 +203,15 @@ def run_key_group(
 
     Returns:
         The pages that it emits (DATA, STATE, BARRIER and END, then one REPORT if it met a control
-        row or holds pages), and what it keeps: ``stored`` itself if nothing changed.
+        row, holds pages or was restored), and what it keeps: ``stored`` itself if nothing changed.
 
     Raises:
         PageCorruptError: a page does not decode.
         ProcessError: the user's function failed.
     """
+    restore = [p for p in pages if p.kind is PageKind.RESTORE]
+    if restore:
+        return _restore(spec, key_group, restore)
     align, said, seen = _align(spec, batch.alignment, pages)
     data = [_with_epoch(spec, p, batch.alignment) for p in pages if p.kind is PageKind.DATA]
     data.sort(key=lambda p: (spec.order(p.input), p.seq))
@@ -220,6 +228,17 @@ def run_key_group(
     if seen or work.pages:
         work.out.append(_report(work, align, seen, said))
     return work.out, _keep(work, held_before=bool(held))
+
+
+def _restore(
+    spec: StageSpec, key_group: int, pages: Sequence[Page]
+) -> tuple[list[Page], KeyGroupState]:
+    """Begin with the state that is brought; RESTORE pages come alone, in a batch of their own."""
+    table, epoch = restored_state(spec.name, spec.keys, spec.state, key_group, pages)
+    count = table.num_rows
+    report = Page(key_group, PageKind.REPORT, rows=count)
+    state = encode(table) if count else b""
+    return [report], KeyGroupState(changed_epoch=epoch, live_keys=count, state=state)
 
 
 def _names(spec: StageSpec) -> list[str]:

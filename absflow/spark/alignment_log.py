@@ -7,7 +7,7 @@ because a snapshot may come many batches after the barrier, in another life of t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from absflow.errors import StorageError
@@ -43,11 +43,11 @@ class Arrived:
 class AlignmentLog:
     """One file per micro-batch that changed the alignment, in a directory of its own."""
 
-    def __init__(self, files: Files, directory: str, inputs: Iterable[str]) -> None:
-        """Keep the log of a stage with these inputs in ``directory``."""
+    def __init__(self, files: Files, directory: str, first: Alignment) -> None:
+        """Keep the log in ``directory`` of a stage that begins the attempt with ``first``."""
         self._files = files
         self._directory = directory
-        self._inputs = tuple(inputs)
+        self._first = first
         self._batches: list[int] = []
 
     def load(self, batch_id: int) -> tuple[Alignment, dict[int, Arrived]]:
@@ -60,7 +60,7 @@ class AlignmentLog:
         self._batches = sorted(int(name) for name in names if name.isdecimal())
         before = [n for n in self._batches if n < batch_id]
         if not before:
-            return alignment.start(self._inputs), {}
+            return self._first, {}
         path = f"{self._directory}/{before[-1]}"
         text = self._files.read(path)
         if text is None:

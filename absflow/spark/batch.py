@@ -41,6 +41,7 @@ from absflow.protocol.messages import CheckpointFailed, Event, StageReported
 from absflow.sinks import Sink, SinkWrite
 from absflow.spark.alignment_log import AlignmentLog, Arrived
 from absflow.spark.plan import ALIGNMENT_PROPERTY, source_index
+from absflow.spark.positions import SourceLogs
 from absflow.spark.snapshots import SnapshotAppender
 from absflow.storage import tables
 from absflow.storage.files import Files
@@ -85,6 +86,7 @@ class StageBatches:
         attempt: int,
         files: Files,
         *,
+        restored: int,
         channel: bool,
         sinks: dict[str, Sink],
         appender: SnapshotAppender,
@@ -99,6 +101,7 @@ class StageBatches:
             layout: where things lie.
             attempt: the job's attempt.
             files: for the alignment log and Spark's offset log.
+            restored: the checkpoint that the attempt began with; 0 if none.
             channel: whether the stage has consumers.
             sinks: the stage's sinks by name.
             appender: takes the snapshots.
@@ -118,8 +121,9 @@ class StageBatches:
         self._tell = tell
         self._first = True
         inputs = [given.name for given in spec.inputs]
-        self._log = AlignmentLog(files, layout.alignment(spec.name, attempt), inputs)
-        self._align = alignment.start(inputs)
+        self._align = alignment.start(inputs, restored)
+        self._log = AlignmentLog(files, layout.alignment(spec.name, attempt), self._align)
+        self._source_logs = SourceLogs(files, layout, spec, attempt)
         self._arrived: dict[int, Arrived] = {}
         self._held: dict[int, tuple[int, int]] = {}
         self._rows_out = 0
@@ -257,13 +261,13 @@ class StageBatches:
             note = self._arrived.setdefault(checkpoint_id, Arrived(started_ms, triggered_ms))
             if name in roots:
                 offsets = offsets or self._offsets(batch_id)
-                note.positions.setdefault(name, offsets[source_index(self._spec, name)])
+                self._keep_position(note, name, offsets)
         for checkpoint_id in control.snapshots:
             note = self._arrived.setdefault(checkpoint_id, Arrived(started_ms, started_ms))
             for name in roots:  # a root input that ended before brought no barrier
                 if name not in note.positions:
                     offsets = offsets or self._offsets(batch_id)
-                    note.positions[name] = offsets[source_index(self._spec, name)]
+                    self._keep_position(note, name, offsets)
         self._held.update(control.held)
         rows, size = (sum(h[i] for h in self._held.values()) for i in (0, 1))
         for checkpoint_id in control.after.blocking & self._arrived.keys():
@@ -274,6 +278,12 @@ class StageBatches:
                 self._asked_abort.add(checkpoint_id)
                 cause = f"stage {self._spec.name} holds {size} bytes"
                 self._tell(CheckpointFailed(checkpoint_id, FailureReason.HELD_TOO_MUCH, cause))
+
+    def _keep_position(self, note: Arrived, name: str, offsets: list[str]) -> None:
+        if name not in note.positions:
+            position = offsets[source_index(self._spec, name)]
+            self._source_logs.keep(name, position)
+            note.positions[name] = position
 
     def _offsets(self, batch_id: int) -> list[str]:
         """The end offsets of the batch's sources, as Spark has written them before the batch."""

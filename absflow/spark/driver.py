@@ -39,6 +39,7 @@ from absflow.protocol.messages import (
     WriteCompletion,
     WriteEnd,
 )
+from absflow.protocol.recovery import Origin
 from absflow.storage.tables import DriverTable, millis, timestamp
 
 __all__ = ["CoordinatorDriver", "Tables", "manifest_of"]
@@ -124,26 +125,49 @@ class Tables:
         )
 
     def recover(
-        self, topology: Topology, policy: Policy, now_ms: int
+        self,
+        topology: Topology,
+        policy: Policy,
+        now_ms: int,
+        origin: Origin | None,
+        *,
+        full: bool,
     ) -> tuple[Coordinator, tuple[Action, ...]]:
-        """The coordinator as the facts have it."""
-        rows = [r for r in self._barriers.rows() if r["attempt"] == self._attempt]
+        """The coordinator as the facts have it.
+
+        Args:
+            topology: the graph.
+            policy: the settings.
+            now_ms: the clock.
+            origin: the checkpoint that the attempt began with.
+            full: the attempt's first snapshots must be full ones.
+        """
+        rows = self._barriers.rows()
         barriers = tuple(
             Barrier(r["checkpoint_id"], r["base_id"], r["completed_id"], millis(r["triggered_at"]))
             for r in rows
             if r["kind"] == Kind.CHECKPOINT.value
         )
-        ended = {RootInput(r["stage"], r["input"]) for r in rows if r["kind"] == Kind.END.value}
+        ended = {
+            RootInput(r["stage"], r["input"])
+            for r in rows
+            if r["kind"] == Kind.END.value and r["attempt"] == self._attempt
+        }
         terminal = self._checkpoints.rows()
-        facts = tuple(Fact(r["checkpoint_id"], FactKind(r["kind"])) for r in terminal)
+        facts = [Fact(r["checkpoint_id"], FactKind(r["kind"])) for r in terminal]
+        if origin is not None:
+            facts.append(Fact(origin.checkpoint_id, FactKind.COMPLETED))
         completed = [r for r in terminal if r["kind"] == FactKind.COMPLETED.value]
-        newest = max(completed, key=lambda r: r["checkpoint_id"], default=None)
+        mine = [r for r in completed if r["attempt"] == self._attempt]
+        if origin is not None and not mine and not full:
+            mine = [r for r in completed if r["checkpoint_id"] == origin.checkpoint_id]
+        newest = max(mine, key=lambda r: r["checkpoint_id"], default=None)
         return coordinator.recover(
             topology,
             policy,
             now_ms,
             barriers,
-            facts,
+            tuple(facts),
             manifest_of(newest) if newest else None,
             frozenset(ended),
         )

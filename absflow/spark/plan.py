@@ -1,12 +1,14 @@
 """The streaming plan of one stage: sources, channels and control tables to the pages of the stage.
 
 The order of the plan's sources is fixed (inputs as declared, then ``barriers`` if the stage has a
-root input, then ``overtakes``), because Spark's offset log knows a source by its place only.
+root input, then ``overtakes``, then the restored state if the attempt began with any), because
+Spark's offset log knows a source by its place only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -21,10 +23,21 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from absflow.columnar.pages import PAGE_SCHEMA, Packer, Page, PageKind
 from absflow.columnar.stage import Batch, InputSpec, KeyGroupState, StageSpec, run_key_group
 from absflow.errors import GraphError, ProtocolViolation
+from absflow.graph import Graph
 from absflow.protocol import alignment
+from absflow.settings import Settings
+from absflow.sinks import Sink
 from absflow.storage.layout import Layout
 
-__all__ = ["ALIGNMENT_PROPERTY", "check_source", "source_index", "stage_pages"]
+__all__ = [
+    "ALIGNMENT_PROPERTY",
+    "ControlStart",
+    "JobSpec",
+    "check_source",
+    "restored_pages",
+    "source_index",
+    "stage_pages",
+]
 
 # How a task learns the stage's alignment before the batch: the driver sets this property on the
 # thread that runs the batch, and Spark hands it to every task of every job of that thread.
@@ -80,6 +93,36 @@ def _nodes(plan: Any) -> Iterator[Any]:
         yield from _nodes(children.apply(number))
 
 
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A job that has been checked and can be started.
+
+    Attributes:
+        graph: its graph.
+        settings: its settings.
+        frames: the frame of each source.
+        sinks: by name.
+    """
+
+    graph: Graph
+    settings: Settings
+    frames: Mapping[str, DataFrame]
+    sinks: Mapping[str, Sink]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlStart:
+    """From which versions on an attempt reads the control tables; older rows are of others.
+
+    Attributes:
+        barriers: version of ``barriers``.
+        overtakes: version of ``overtakes``.
+    """
+
+    barriers: int
+    overtakes: int
+
+
 def source_index(spec: StageSpec, name: str) -> int:
     """The place of an input among the plan's sources."""
     return spec.order(name)
@@ -87,28 +130,61 @@ def source_index(spec: StageSpec, name: str) -> int:
 
 def stage_pages(
     spark: SparkSession,
-    spec: StageSpec,
-    sources: Mapping[str, DataFrame],
+    job: JobSpec,
+    stage: str,
     layout: Layout,
     attempt: int,
-    max_bytes_per_trigger: int,
+    control: ControlStart,
+    *,
+    restored: bool,
 ) -> DataFrame:
-    """The stream of pages that the stage emits; runs inside a streaming query only."""
+    """The stream of pages that a stage emits; runs inside a streaming query only.
+
+    Args:
+        spark: the session.
+        job: the job.
+        stage: the stage's name.
+        layout: where things lie.
+        attempt: the job's attempt.
+        control: where the attempt begins in the control tables.
+        restored: the attempt began with a checkpoint.
+    """
+    spec = job.graph.stages[stage]
     parts = []
     for given in spec.inputs:
         if given.root:
-            rows = sources[given.name]
+            rows = job.frames[given.name]
         else:
-            rows = _channel(spark, layout.channel(given.name, attempt), max_bytes_per_trigger)
+            bytes_per_trigger = job.settings.channel_max_bytes_per_trigger
+            rows = _channel(spark, layout.channel(given.name, attempt), bytes_per_trigger)
         parts.append(rows.mapInArrow(_pack(spec, given), _PAGE_TYPE))
     roots = [given.name for given in spec.inputs if given.root]
     if roots:
-        parts.append(_barriers(spark, layout.barriers, spec, roots, attempt))
-    parts.append(_overtakes(spark, layout.overtakes, spec, attempt))
+        table = _control_table(spark, layout.barriers, control.barriers)
+        parts.append(_barriers(table, spec, roots, attempt))
+    table = _control_table(spark, layout.overtakes, control.overtakes)
+    parts.append(_overtakes(table, spec, attempt))
+    if restored:
+        parts.append(_pages_in(spark, layout.restored(stage, attempt)))
+    return _stateful(parts, spec)
+
+
+def restored_pages(spark: SparkSession, spec: StageSpec, layout: Layout, attempt: int) -> DataFrame:
+    """The stage's stream for the batch that restores its state: nothing in any other source."""
+    others = len(spec.inputs) + any(given.root for given in spec.inputs) + 1
+    parts = [_pages_in(spark, layout.nothing(attempt)) for _ in range(others)]
+    return _stateful([*parts, _pages_in(spark, layout.restored(spec.name, attempt))], spec)
+
+
+def _stateful(parts: list[DataFrame], spec: StageSpec) -> DataFrame:
     pages = reduce(DataFrame.union, parts)
     return pages.groupBy("key_group").applyInPandasWithState(
         _run(spec), _PAGE_TYPE, _STATE_DDL, "append", GroupStateTimeout.NoTimeout
     )
+
+
+def _pages_in(spark: SparkSession, directory: str) -> DataFrame:
+    return spark.readStream.schema(_PAGE_TYPE).parquet(directory)
 
 
 def _channel(spark: SparkSession, path: str, max_bytes: int) -> DataFrame:
@@ -122,15 +198,13 @@ def _channel(spark: SparkSession, path: str, max_bytes: int) -> DataFrame:
     )
 
 
-def _control_table(spark: SparkSession, path: str) -> DataFrame:
-    return spark.readStream.format("delta").option("startingVersion", "0").load(path)
+def _control_table(spark: SparkSession, path: str, version: int) -> DataFrame:
+    return spark.readStream.format("delta").option("startingVersion", str(version)).load(path)
 
 
-def _barriers(
-    spark: SparkSession, path: str, spec: StageSpec, roots: list[str], attempt: int
-) -> DataFrame:
+def _barriers(table: DataFrame, spec: StageSpec, roots: list[str], attempt: int) -> DataFrame:
     """A trigger becomes a page for each root input and key group, an END row for its own input."""
-    table = _control_table(spark, path).where(F.col("attempt") == attempt)
+    table = table.where(F.col("attempt") == attempt)
     each = table.withColumn("root", F.explode(F.array(*(F.lit(name) for name in roots))))
     is_end = F.col("kind") == PageKind.END.value
     mine = (F.col("stage") == spec.name) & (F.col("input") == F.col("root"))
@@ -145,9 +219,8 @@ def _barriers(
     )
 
 
-def _overtakes(spark: SparkSession, path: str, spec: StageSpec, attempt: int) -> DataFrame:
-    table = _control_table(spark, path).where(F.col("attempt") == attempt)
-    return _control_pages(table, spec, kind=F.col("kind"))
+def _overtakes(table: DataFrame, spec: StageSpec, attempt: int) -> DataFrame:
+    return _control_pages(table.where(F.col("attempt") == attempt), spec, kind=F.col("kind"))
 
 
 def _control_pages(rows: DataFrame, spec: StageSpec, **columns: Any) -> DataFrame:

@@ -6,40 +6,28 @@ That thread owns the coordinator's state, the driver's tables and the queries. E
 
 from __future__ import annotations
 
-import json
 import logging
 import queue
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from absflow.columnar.stage import StageSpec
 from absflow.errors import AbsflowError, JobFailedError
-from absflow.graph import Graph, check_unchanged, describe, fingerprint, topology
-from absflow.protocol.messages import (
-    Event,
-    InputExhausted,
-    Policy,
-    RootInput,
-    StopRequested,
-    Tick,
-)
+from absflow.graph import fingerprint
+from absflow.protocol.messages import Event, InputExhausted, RootInput, StopRequested, Tick
 from absflow.protocol.restarts import RestartPolicy, Restarts, on_failure
-from absflow.settings import Settings
-from absflow.sinks import Sink
 from absflow.spark.batch import StageBatches
-from absflow.spark.driver import CoordinatorDriver, Tables
+from absflow.spark.begin import begin
 from absflow.spark.listener import BatchDone, QueryDied, QueryListener
-from absflow.spark.plan import stage_pages
+from absflow.spark.plan import JobSpec, stage_pages
 from absflow.spark.snapshots import SnapshotAppender
 from absflow.storage import tables
 from absflow.storage.files import Files
-from absflow.storage.layout import Layout
 
 __all__ = ["Progress", "Run", "StageProgress"]
 
@@ -89,40 +77,32 @@ class _StageQuery:
 class Run:
     """A started job. Made by :meth:`absflow.Job.start`."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        graph: Graph,
-        settings: Settings,
-        sources: Mapping[str, DataFrame],
-        sinks: Mapping[str, Sink],
-    ) -> None:
+    def __init__(self, spark: SparkSession, job: JobSpec) -> None:
         """Check and prepare everything; nothing of the job runs yet.
 
         Raises:
             StorageError: the storage root cannot be used.
             GraphError: the graph is not the one that its state belongs to, or a sink's table is
                 another one.
+            RestoreError: the checkpoint cannot be restored as asked.
         """
         self._spark = spark
-        self._graph = graph
-        self._settings = settings
-        self._sources = sources
-        self._sinks = sinks
+        self._job = job
+        self._graph = job.graph
+        self._settings = job.settings
         self._files = Files(spark)
-        self._layout = Layout(self._files.qualified(settings.storage_path))
-        self._files.check_writable(settings.storage_path)
         self._events: queue.Queue[Event | BatchDone | QueryDied] = queue.Queue()
         self._done = threading.Event()
         self._failure: BaseException | None = None
-        self._attempt, incarnation = self._claim()
-        self._create_tables()
-        self._coordinator, self._owed = self._recover(incarnation)
+        self._begun = begin(spark, job)
+        self._layout = self._begun.layout
+        self._attempt = self._begun.attempt
+        self._coordinator = self._begun.coordinator
         self._stages: dict[str, _StageQuery] = {}
         self._by_run: dict[str, _StageQuery] = {}
         self._listener = QueryListener(self._events.put)
         self._thread = threading.Thread(
-            target=self._watch, name=f"absflow-{graph.job}", daemon=True
+            target=self._watch, name=f"absflow-{self._graph.job}", daemon=True
         )
 
     # -- for callers --------------------------------------------------------------------------
@@ -176,7 +156,7 @@ class Run:
 
     def start(self) -> None:
         """Start the queries and the thread; called once, by the job."""
-        self._coordinator.begin(self._owed)
+        self._coordinator.begin(self._begun.owed)
         self._spark.streams.addListener(self._listener)
         for name, spec in self._graph.stages.items():
             appender = SnapshotAppender(
@@ -184,6 +164,7 @@ class Run:
                 self._graph.job,
                 spec,
                 self._layout,
+                self._begun.state_tables[name],
                 self._attempt,
                 self._files,
                 self._events.put,
@@ -196,91 +177,6 @@ class Run:
             self._stop_queries()
             raise
         self._thread.start()
-
-    # -- before the start ---------------------------------------------------------------------
-
-    def _claim(self) -> tuple[int, int]:
-        """Write this driver's start into ``attempts``; the attempt and the incarnation."""
-        path = self._layout.attempts
-        tables.create(self._spark, path, tables.ATTEMPTS)
-        rows = tables.read(self._spark, path).toArrow().to_pylist()
-        incarnation = max((r["incarnation"] for r in rows), default=0) + 1
-        table = tables.DriverTable(
-            self._spark,
-            self._files,
-            path,
-            tables.ATTEMPTS,
-            app_id=f"{self._graph.job}/driver",
-            incarnation=incarnation,
-        )
-        started = [r for r in rows if r["kind"] == "STARTED"]
-        attempt = max((r["attempt"] for r in started), default=1)
-        fact = {
-            "attempt": attempt,
-            "incarnation": incarnation,
-            "at": tables.timestamp(_now_ms()),
-            "fingerprint": fingerprint(self._graph),
-        }
-        if started:
-            before = next(r for r in started if r["attempt"] == attempt)
-            check_unchanged(self._graph, json.loads(before["details"]))
-            table.append({**fact, "kind": "DRIVER"})
-        else:
-            details = json.dumps(describe(self._graph))
-            table.append({**fact, "kind": "STARTED", "details": details})
-        self._attempts = table
-        self._incarnation = incarnation
-        return attempt, incarnation
-
-    def _create_tables(self) -> None:
-        """Create up front what several writers or a reader will meet."""
-        for name, spec in self._graph.stages.items():
-            if spec.keys:
-                history = tables.history_columns(spec.keys, spec.state)
-                tables.create(self._spark, self._layout.state(name), history, ["set_id"])
-            if self._graph.has_channel(name):
-                channel = self._layout.channel(name, self._attempt)
-                columns = tables.channel_columns(spec.output)
-                tables.create(self._spark, channel, columns, ["_epoch"], tables.CHANNEL_PROPERTIES)
-        for name, sink in self._sinks.items():
-            stage = self._graph.sinks[name].stage
-            sink.prepare(self._spark, self._graph.stages[stage].output)
-
-    def _recover(self, incarnation: int) -> tuple[CoordinatorDriver, tuple[Any, ...]]:
-        layout = self._layout
-        barriers, overtakes, checkpoints = (
-            tables.DriverTable(
-                self._spark,
-                self._files,
-                path,
-                schema,
-                app_id=f"{self._graph.job}/driver",
-                incarnation=incarnation,
-            )
-            for path, schema in (
-                (layout.barriers, tables.BARRIERS),
-                (layout.overtakes, tables.OVERTAKES),
-                (layout.checkpoints, tables.CHECKPOINTS),
-            )
-        )
-        written = Tables(
-            barriers=barriers,
-            overtakes=overtakes,
-            checkpoints=checkpoints,
-            attempt=self._attempt,
-            incarnation=incarnation,
-            fingerprint=fingerprint(self._graph),
-        )
-        settings = self._settings
-        policy = Policy(
-            interval_ms=settings.checkpoint_interval_ms,
-            timeout_ms=settings.checkpoint_timeout_ms,
-            min_pause_ms=settings.checkpoint_min_pause_ms,
-            max_concurrent=settings.checkpoint_max_concurrent,
-            tolerable_failed=settings.checkpoint_tolerable_failed,
-        )
-        state, owed = written.recover(topology(self._graph), policy, _now_ms())
-        return CoordinatorDriver(written, state, _now_ms), owed
 
     # -- the thread ---------------------------------------------------------------------------
 
@@ -360,13 +256,15 @@ class Run:
 
     def _start_query(self, stage: _StageQuery) -> None:
         spec, name = stage.spec, stage.spec.name
+        origin = self._begun.origin
         pages = stage_pages(
             self._spark,
-            spec,
-            self._sources,
+            self._job,
+            name,
             self._layout,
-            attempt=self._attempt,
-            max_bytes_per_trigger=self._settings.channel_max_bytes_per_trigger,
+            self._attempt,
+            self._begun.control,
+            restored=origin is not None,
         )
         batches = StageBatches(
             self._graph.job,
@@ -375,7 +273,8 @@ class Run:
             self._attempt,
             self._files,
             channel=self._graph.has_channel(name),
-            sinks={n: s for n, s in self._sinks.items() if self._graph.sinks[n].stage == name},
+            restored=origin.checkpoint_id if origin else 0,
+            sinks={n: s for n, s in self._job.sinks.items() if self._graph.sinks[n].stage == name},
             appender=stage.appender,
             max_held_bytes=self._settings.alignment_max_held_bytes,
             tell=self._events.put,
@@ -397,10 +296,10 @@ class Run:
         try:
             self._stop_queries()
             kind = "FAILED" if self._failure else "ENDED"
-            self._attempts.append(
+            self._begun.attempts.append(
                 {
                     "attempt": self._attempt,
-                    "incarnation": self._incarnation,
+                    "incarnation": self._begun.incarnation,
                     "kind": kind,
                     "at": tables.timestamp(_now_ms()),
                     "fingerprint": fingerprint(self._graph),

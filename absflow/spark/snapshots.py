@@ -46,19 +46,21 @@ class SnapshotAppender:
         job: str,
         spec: StageSpec,
         layout: Layout,
+        table: str,
         attempt: int,
         files: Files,
         tell: Callable[[Event], None],
     ) -> None:
-        """Start the thread; what a dead driver left in the staging directory is dropped.
+        """Start the thread, which appends to the state history ``table``.
 
-        Its checkpoints were aborted, and if a batch is replayed it stages its snapshot anew.
+        What a dead driver left in the staging directory is dropped: its checkpoints were aborted,
+        and if a batch is replayed it stages its snapshot anew.
         """
         self._spark = spark
         self._spec = spec
         self._files = files
         self._tell = tell
-        self._table = layout.state(spec.name)
+        self._table = layout.state(table)
         self._app_id = f"{job}/{spec.name}/attempt={attempt}/state"
         self._log = LogTail(files.read, self._table)
         files.delete(layout.staging(spec.name, attempt))

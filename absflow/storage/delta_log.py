@@ -9,10 +9,14 @@ Entries" and "Last Checkpoint File").
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
 
-__all__ = ["Commit", "LogTail", "parse_commit"]
+__all__ = ["Commit", "LogTail", "log_file", "newest_version", "parse_commit"]
+
+_VERSION_DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +26,54 @@ class Commit:
     Attributes:
         version: the table's version.
         transactions: application id -> version, of this commit alone.
+        changes_data: rows came or went; false for a compaction, or a change of properties.
+        operation: what did it, as Delta calls it.
+        at: when; 1970 if the commit does not say.
+        note: the JSON object in its ``userMetadata``; empty if there is none.
     """
 
     version: int
     transactions: dict[str, int] = field(default_factory=dict)
+    changes_data: bool = False
+    operation: str = ""
+    at: datetime = datetime(1970, 1, 1, tzinfo=timezone.utc)
+    note: dict[str, Any] = field(default_factory=dict)
 
 
 def parse_commit(version: int, text: str) -> Commit:
     """Parse the JSON lines of one log file."""
-    actions = (json.loads(line) for line in text.splitlines() if line.strip())
+    actions = [json.loads(line) for line in text.splitlines() if line.strip()]
     found = (action["txn"] for action in actions if "txn" in action)
-    return Commit(version, {txn["appId"]: txn["version"] for txn in found})
+    changes = (a.get("add") or a.get("remove") for a in actions)
+    info: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
+    return Commit(
+        version,
+        {txn["appId"]: txn["version"] for txn in found},
+        changes_data=any(change and change.get("dataChange", True) for change in changes),
+        operation=info.get("operation", ""),
+        at=datetime.fromtimestamp(info.get("timestamp", 0) / 1000, tz=timezone.utc),
+        note=_object(info.get("userMetadata")),
+    )
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    """A JSON object; empty for anything else, for a commit of others may say what it likes."""
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def log_file(table: str, version: int) -> str:
+    """The path of a commit."""
+    return f"{table}/_delta_log/{version:0{_VERSION_DIGITS}d}.json"
+
+
+def newest_version(names: Iterable[str]) -> int | None:
+    """The newest version among the names in a log's directory; None if there is none."""
+    stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
+    return max((int(s) for s in stems if s.isdecimal() and len(s) == _VERSION_DIGITS), default=None)
 
 
 class LogTail:
@@ -54,7 +95,7 @@ class LogTail:
     def advance(self) -> list[Commit]:
         """The commits since the last call, in order."""
         commits = []
-        while (text := self._read(self._log_file(self.version + 1))) is not None:
+        while (text := self._read(log_file(self._table, self.version + 1))) is not None:
             self.version += 1
             commit = parse_commit(self.version, text)
             self.transactions.update(commit.transactions)
@@ -65,6 +106,3 @@ class LogTail:
         """Whether a commit of ``app_id`` with at least ``txn_version`` is in the log."""
         self.advance()
         return self.transactions.get(app_id, -1) >= txn_version
-
-    def _log_file(self, version: int) -> str:
-        return f"{self._table}/_delta_log/{version:020d}.json"

@@ -8,6 +8,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from absflow.errors import StorageError
+from absflow.storage.delta_log import newest_version
 
 __all__ = ["Files"]
 
@@ -61,6 +62,20 @@ class Files:
         except Py4JError as error:
             raise _storage_error("write", path, error) from error
 
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or directory."""
+        try:
+            return bool(self._fs(path).exists(self._path(path)))
+        except Py4JError as error:
+            raise _storage_error("look for", path, error) from error
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory and all above it; nothing happens if it is there."""
+        try:
+            self._fs(path).mkdirs(self._path(path))
+        except Py4JError as error:
+            raise _storage_error("create", path, error) from error
+
     def names(self, path: str) -> list[str]:
         """The names in a directory, sorted; empty if there is none."""
         try:
@@ -71,6 +86,17 @@ class Files:
             if _class_of(error).endswith("FileNotFoundException"):
                 return []
             raise _storage_error("list", path, error) from error
+
+    def newest_version(self, table: str) -> int:
+        """The newest version of the Delta table at ``table``.
+
+        Raises:
+            StorageError: if there is none.
+        """
+        version = newest_version(self.names(f"{table}/_delta_log"))
+        if version is None:
+            raise StorageError(f"there is no Delta table at {table!r}")
+        return version
 
     def delete(self, path: str) -> None:
         """Delete a file or a directory with all in it; nothing happens if there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 __all__ = ["Layout"]
@@ -33,9 +34,9 @@ class Layout:
         """Table: terminal facts."""
         return f"{self.root}/checkpoints"
 
-    def state(self, stage: str) -> str:
-        """Table: state history of a stage."""
-        return f"{self.root}/state/{stage}"
+    def state(self, table: str) -> str:
+        """Table: a state history; ``table`` is the stage's name, until its columns change."""
+        return f"{self.root}/state/{table}"
 
     def channel(self, stage: str, attempt: int) -> str:
         """Table: what a stage sends to its consumers in one attempt."""
@@ -48,6 +49,26 @@ class Layout:
     def alignment(self, stage: str, attempt: int) -> str:
         """Directory: the stage's alignment after each batch with a control row."""
         return f"{self.root}/work/attempt={attempt}/{stage}/alignment"
+
+    def channels(self, attempt: int, stages: Iterable[str]) -> list[str]:
+        """The channels of an attempt."""
+        return [self.channel(stage, attempt) for stage in stages]
+
+    def work(self, attempt: int) -> str:
+        """Directory: all that only this attempt needs."""
+        return f"{self.root}/work/attempt={attempt}"
+
+    def restored(self, stage: str, attempt: int) -> str:
+        """Directory: the state that the attempt begins with, as pages."""
+        return f"{self.root}/work/attempt={attempt}/{stage}/restored"
+
+    def nothing(self, attempt: int) -> str:
+        """Directory: empty for ever, what inputs read while an attempt gets its state."""
+        return f"{self.root}/work/attempt={attempt}/nothing"
+
+    def source_log(self, stage: str, source: str, attempt: int) -> str:
+        """Directory: what a position of a source needs beside itself."""
+        return f"{self.root}/positions/attempt={attempt}/{stage}/{source}"
 
     def staging(self, stage: str, attempt: int) -> str:
         """Directory: snapshots on their way to the state history."""

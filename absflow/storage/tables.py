@@ -39,6 +39,7 @@ __all__ = [
     "history_columns",
     "millis",
     "read",
+    "restore",
     "timestamp",
 ]
 
@@ -52,6 +53,7 @@ ATTEMPTS = pa.schema(
         ("at", _TIME),
         ("fingerprint", pa.string()),
         ("details", pa.string()),
+        ("restored_from", pa.string()),
     ]
 )
 BARRIERS = pa.schema(
@@ -185,6 +187,28 @@ def append(
         .option("userMetadata", json.dumps(user_metadata))
         .save(path)
     )
+
+
+def restore(spark: SparkSession, path: str, version: int, user_metadata: Mapping[str, Any]) -> None:
+    """Put a table back to an earlier version, in one commit.
+
+    Raises:
+        StorageError: if Delta refuses, as when files of that version are gone.
+    """
+    key = "spark.databricks.delta.commitInfo.userMetadata"
+    before = spark.conf.get(key, None)
+    spark.conf.set(key, json.dumps(user_metadata))
+    try:
+        DeltaTable.forPath(spark, path).restoreToVersion(version)
+    except (PySparkException, Py4JError) as error:
+        raise StorageError(
+            f"could not put table {path!r} back to version {version}: {error}"
+        ) from error
+    finally:
+        if before is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, before)
 
 
 class DriverTable:

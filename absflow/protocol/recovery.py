@@ -1,0 +1,442 @@
+"""Where a start of the driver begins, and what a restore changes; known before anything is written.
+
+Rules of this file: plain functions over facts and descriptions.
+
+An *attempt* is one life of the job between restores. A STARTED fact opens it and names the
+checkpoint it was restored from; nothing of it runs before its READY fact. So a start that finds no
+READY discards what is there and makes the same restore again, as a new attempt, and nothing of an
+attempt that was never ready can be seen (Flink: a restored job is not RUNNING before every task has
+its state).
+
+The *line* of a job is the newest ready attempt up to now, the attempt it was restored from up to
+that checkpoint, and so on. Checkpoints beside the line were abandoned by a restore to an older one;
+they stay readable, but ``latest`` never means them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from absflow.protocol.checkpoints import Manifest
+
+__all__ = [
+    "Attempt",
+    "Begin",
+    "Declared",
+    "Fit",
+    "GoOn",
+    "Origin",
+    "Restore",
+    "StageFit",
+    "Start",
+    "Wish",
+    "attempts_of",
+    "decide",
+    "fit",
+    "latest",
+    "line",
+    "parse_wish",
+    "table_of",
+]
+
+# What is lost by neither a cast nor a hash; the order within a row is from narrow to wide.
+_WIDER = (
+    ("int8", "int16", "int32", "int64"),
+    ("int8", "int16", "int32", "double"),
+    ("int8", "int16", "float", "double"),
+)
+_DECIMAL = re.compile(r"decimal128\((\d+), (\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The checkpoint that an attempt begins with.
+
+    Attributes:
+        root: the storage root it lies under.
+        checkpoint_id: its id there.
+    """
+
+    root: str
+    checkpoint_id: int
+
+    def __str__(self) -> str:
+        """As ``spark.absflow.restore.from`` takes it."""
+        return f"{self.root}#{self.checkpoint_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt in the ``attempts`` table.
+
+    Attributes:
+        attempt: its number, from 1 on.
+        origin: what it was restored from; None if it began with nothing.
+        ready: its READY fact is there.
+    """
+
+    attempt: int
+    origin: Origin | None = None
+    ready: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What ``spark.absflow.restore.from`` says.
+
+    Attributes:
+        root: another storage root; None for the job's own.
+        checkpoint_id: None for the latest.
+    """
+
+    root: str | None = None
+    checkpoint_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Start ``attempt`` with nothing, or finish the preparation that a killed driver began."""
+
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """Go on with ``attempt`` where Spark's own checkpoints stand."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Start ``attempt`` from a checkpoint; ``discard`` names attempts that were never ready."""
+
+    attempt: int
+    wish: Wish
+    discard: tuple[int, ...] = ()
+
+
+Start = Begin | GoOn | Restore
+
+
+def attempts_of(rows: Iterable[Mapping[str, Any]]) -> list[Attempt]:
+    """The attempts in rows of the ``attempts`` table, by number."""
+    rows = list(rows)
+    ready = {row["attempt"] for row in rows if row["kind"] == "READY"}
+    started = [row for row in rows if row["kind"] == "STARTED"]
+    return [
+        Attempt(row["attempt"], _origin(row["restored_from"]), row["attempt"] in ready)
+        for row in sorted(started, key=lambda row: int(row["attempt"]))
+    ]
+
+
+def _origin(text: str | None) -> Origin | None:
+    if text is None:
+        return None
+    root, _, checkpoint_id = text.rpartition("#")
+    return Origin(root, int(checkpoint_id))
+
+
+def parse_wish(text: str) -> Wish:
+    """``latest``, ``ID``, ``PATH#ID`` or ``PATH#latest``.
+
+    Raises:
+        ValueError: with what is expected.
+
+    >>> parse_wish("latest"), parse_wish("/data/job#42")
+    (Wish(root=None, checkpoint_id=None), Wish(root='/data/job', checkpoint_id=42))
+    """
+    path, sign, last = text.strip().rpartition("#")
+    if (sign and not path) or not re.fullmatch(r"latest|[1-9]\d{0,17}", last):
+        raise ValueError("latest, a checkpoint's id, PATH#ID or PATH#latest")
+    return Wish(path.rstrip("/") or None, None if last == "latest" else int(last))
+
+
+def decide(attempts: Sequence[Attempt], wish: Wish | None) -> Start:
+    """What a start has to do.
+
+    Args:
+        attempts: all attempts under the storage root.
+        wish: a restore that was asked for. It is made at every start that asks for it.
+    """
+    newest = max(attempts, key=lambda a: a.attempt, default=None)
+    unready = tuple(a.attempt for a in attempts if not a.ready)
+    after = newest.attempt + 1 if newest else 1
+    if wish is not None:
+        return Restore(after, wish, unready)
+    if newest is None:
+        return Begin()
+    if newest.ready:
+        return GoOn(newest.attempt)
+    if newest.origin is None:
+        return Begin(newest.attempt)
+    return Restore(after, Wish(newest.origin.root, newest.origin.checkpoint_id), unready)
+
+
+def line(
+    root: str, attempts: Iterable[Attempt], completed: Mapping[int, int]
+) -> tuple[list[int], Origin | None]:
+    """The checkpoints of the job as it is now, newest first, and where the line leaves this root.
+
+    Args:
+        root: the storage root, as origins name it.
+        attempts: all attempts under it.
+        completed: the attempt of each completed checkpoint, by id.
+    """
+    by_number = {a.attempt: a for a in attempts}
+    at = max((a.attempt for a in by_number.values() if a.ready), default=None)
+    upto: int | None = None
+    ids: list[int] = []
+    while at is not None:
+        mine = (n for n, attempt in completed.items() if attempt == at)
+        ids += sorted((n for n in mine if upto is None or n <= upto), reverse=True)
+        origin = by_number[at].origin
+        if origin is None or origin.root != root:
+            return ids, origin
+        # The attempt of a deleted checkpoint is not known any more: the line ends there.
+        at, upto = completed.get(origin.checkpoint_id), origin.checkpoint_id
+    return ids, None
+
+
+def latest(root: str, attempts: Iterable[Attempt], completed: Mapping[int, int]) -> Origin | None:
+    """What ``latest`` means; None if nothing has completed. Arguments as for :func:`line`."""
+    ids, beyond = line(root, attempts, completed)
+    return Origin(root, ids[0]) if ids else beyond
+
+
+@dataclass(frozen=True, slots=True)
+class StageFit:
+    """How a stage of the job gets its state.
+
+    Attributes:
+        stage: its name.
+        source: the stage in the checkpoint; None if it begins empty.
+        lineage: the sets to read, oldest first.
+        keys: how many keys they hold.
+        changed: the state's columns, its key or its name are not what they were.
+        migrate: a declared migration gives the new state.
+        key_groups: then and now.
+    """
+
+    stage: str
+    source: str | None
+    lineage: tuple[int, ...] = ()
+    keys: int = 0
+    changed: bool = False
+    migrate: bool = False
+    key_groups: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a checkpoint fits a graph.
+
+    Attributes:
+        stages: in topological order.
+        positions: where each root input goes on, by source; a source without one begins anew.
+        differences: what has changed, in words.
+        problems: what forbids the restore, in words.
+    """
+
+    stages: tuple[StageFit, ...]
+    positions: Mapping[str, str]
+    differences: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What the author of the job has declared about its earlier forms.
+
+    Attributes:
+        renamed: the earlier name of a stage, by its name.
+        defaults: the state columns of a stage for which a default is declared.
+        migrated: the stages with a migration.
+        allow_dropped: ``restore.allow-dropped-state``.
+    """
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Collection[str]] = field(default_factory=dict)
+    migrated: Collection[str] = ()
+    allow_dropped: bool = False
+
+
+# A stage, or a whole graph, as :func:`absflow.graph.describe` says it.
+Described = Mapping[str, Any]
+
+
+def fit(manifest: Manifest, before: Described, now: Described, declared: Declared) -> Fit:
+    """Match the stages of a checkpoint with those of a graph.
+
+    Args:
+        manifest: the checkpoint.
+        before: the graph that wrote it, described.
+        now: the graph to restore, described.
+        declared: what its author says of the difference.
+    """
+    fitting = _Fitting(manifest, before, declared)
+    stages = tuple(fitting.stage(name, described) for name, described in now.items())
+    for name in before:
+        fitting.dropped(name)
+    positions = fitting.positions(now)
+    return Fit(stages, positions, tuple(fitting.differences), tuple(fitting.problems))
+
+
+@dataclass(slots=True)
+class _Fitting:
+    """A fit under way."""
+
+    manifest: Manifest
+    before: Described
+    declared: Declared
+    taken: dict[str, str] = field(default_factory=dict)
+    differences: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def stage(self, name: str, described: Described) -> StageFit:
+        """How the stage ``name`` gets its state."""
+        source = self.declared.renamed.get(name, name)
+        if source != name and source not in self.before:
+            self.problems.append(
+                f"stage {name!r} is declared as renamed from {source!r}, but the checkpoint has "
+                f"{sorted(self.before)}"
+            )
+        if source in self.taken:
+            self.problems.append(
+                f"stages {self.taken[source]!r} and {name!r} both take the state of {source!r}"
+            )
+        reported = self.manifest.stage(source)
+        if source not in self.before or reported is None:
+            self.differences.append(f"stage {name!r} is new: it begins without state")
+            return StageFit(name, None, key_groups=(0, described["key-groups"]))
+        self.taken[source] = name
+        old = self.before[source]
+        told = f"stage {name!r}"
+        if source != name:
+            told += f" (was {source!r})"
+            self.differences.append(f"stage {source!r} is now {name!r}")
+        groups = (old["key-groups"], described["key-groups"])
+        if groups[0] != groups[1]:
+            self.differences.append(f"{told}: {groups[0]} key groups become {groups[1]}")
+        other = (old["key"], old["state"]) != (described["key"], described["state"])
+        migrate = other and name in self.declared.migrated
+        if migrate:
+            self.differences.append(f"{told}: its state is migrated by its own function")
+        elif other:
+            self._columns(told, name, old, described)
+        keys = reported.report.keys_total
+        changed = other or source != name
+        return StageFit(name, source, reported.lineage, keys, changed, migrate, groups)
+
+    def _columns(self, told: str, name: str, old: Described, new: Described) -> None:
+        """Say how key and state columns differ, and what of that cannot be."""
+        if old["key"] != new["key"]:
+            self.problems.append(
+                f"{told}: the key was {_columns(old['key'])}, is {_columns(new['key'])}; give the "
+                "stage a migration (migrate=...) that makes the new key, or the old key"
+            )
+        was, now = dict(map(tuple, old["state"])), dict(map(tuple, new["state"]))
+        for column, type_ in now.items():
+            if column not in was:
+                self.differences.append(f"{told}: state column {column!r} ({type_}) is added")
+                if column not in self.declared.defaults.get(name, ()):
+                    self.problems.append(
+                        f"{told}: state column {column!r} is new and has no default; declare one "
+                        f"(defaults={{{column!r}: ...}}), or a migration"
+                    )
+            elif was[column] != type_ and _widens(was[column], type_):
+                self.differences.append(
+                    f"{told}: state column {column!r} is widened from {was[column]} to {type_}"
+                )
+            elif was[column] != type_:
+                self.problems.append(
+                    f"{told}: state column {column!r} was {was[column]}, is {type_}, which does "
+                    "not hold every value of it; declare a migration, or keep the type"
+                )
+        for column in was:
+            if column not in now:
+                self.differences.append(f"{told}: state column {column!r} is dropped")
+        if was == now and list(was) != list(now):
+            self.differences.append(f"{told}: its state columns stand in another order")
+
+    def dropped(self, name: str) -> None:
+        """Say so if ``name`` is a stage of the checkpoint that no stage of now takes."""
+        reported = self.manifest.stage(name)
+        if name in self.taken or reported is None:
+            return
+        keys = reported.report.keys_total
+        self.differences.append(f"stage {name!r} is gone" + (f": {keys} keys" if keys else ""))
+        if keys and not self.declared.allow_dropped:
+            self.problems.append(
+                f"the checkpoint has {keys} keys of stage {name!r}, which the job does not have; "
+                "if it was renamed, declare that (renamed_from=...), and if its state may go, set "
+                "spark.absflow.restore.allow-dropped-state to true"
+            )
+
+    def positions(self, now: Described) -> dict[str, str]:
+        """Where sources go on: by their names, for another stage may read them now."""
+        there = {
+            source: position
+            for stage in self.manifest.stages
+            for source, position in stage.report.positions.items()
+        }
+        read, wanted = _sources(self.before), _sources(now)
+        for name, format_ in wanted.items():
+            if name not in there:
+                self.differences.append(f"source {name!r} is new: it begins where its options say")
+            elif read.get(name, format_) != format_:
+                self.problems.append(
+                    f"source {name!r} was {read[name]}, is {format_}, and a position of the one "
+                    "says nothing about the other; give the new source another name, and let it "
+                    "begin by its own options where the old one ends"
+                )
+        self.differences.extend(
+            f"source {name!r} is no longer read" for name in read if name not in wanted
+        )
+        return {name: there[name] for name in wanted if name in there}
+
+
+def _columns(described: Sequence[Sequence[str]]) -> str:
+    return ", ".join(f"{name} {type_}" for name, type_ in described) or "none"
+
+
+def _widens(old: str, new: str) -> bool:
+    if any(old in row and new in row and row.index(old) < row.index(new) for row in _WIDER):
+        return True
+    was, is_ = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
+    if not (was and is_):
+        return False
+    (digits, scale), (more, scale_now) = (tuple(map(int, m.groups())) for m in (was, is_))
+    return scale_now >= scale and more - scale_now >= digits - scale
+
+
+def _sources(described: Described) -> dict[str, str]:
+    """The format of each source."""
+    return {
+        name: format_
+        for stage in described.values()
+        for name, _, root, format_ in stage["inputs"]
+        if root
+    }
+
+
+def table_of(
+    stage: str, attempt: int, matched: StageFit | None, tables: Mapping[str, str], used: set[str]
+) -> str:
+    """The name of the state history that an attempt writes for a stage.
+
+    State of another form goes to another table: a table has one schema for all its rows.
+
+    Args:
+        stage: the stage.
+        attempt: the attempt.
+        matched: how it gets its state; None if the job begins, or is a fork.
+        tables: the names used by the attempt that wrote the checkpoint, by stage.
+        used: every name that an attempt under this root has used.
+    """
+    if matched is not None and matched.source is not None and not matched.changed:
+        return tables.get(matched.source, matched.source)
+    return stage if stage not in used else f"{stage}.{attempt}"

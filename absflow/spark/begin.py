@@ -1,0 +1,274 @@
+"""What happens before any query of a job runs: which attempt it is, and what that attempt needs.
+
+Order of the writes, and what a kill between two of them leaves behind:
+
+1. the driver's claim: a STARTED fact opens an attempt, a DRIVER fact goes on with one;
+2. what the attempt needs: tables, state (:mod:`absflow.spark.restore`), sinks put back;
+3. its READY fact.
+
+An attempt that is not ready has run nothing. If it began with nothing, 2 is done again; if it was
+restored, it is discarded and restored again under the next number.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from absflow.errors import RestoreError
+from absflow.graph import check_unchanged, describe, fingerprint, topology
+from absflow.protocol import recovery
+from absflow.protocol.messages import Action, Policy
+from absflow.protocol.recovery import Origin, Restore
+from absflow.settings import Settings
+from absflow.spark.driver import CoordinatorDriver, Tables
+from absflow.spark.plan import ControlStart, JobSpec
+from absflow.spark.restore import RestorePlan, carry_out, plan_restore
+from absflow.storage import tables
+from absflow.storage.files import Files
+from absflow.storage.layout import Layout
+
+__all__ = ["Begun", "begin", "plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An attempt that is ready to run.
+
+    Attributes:
+        layout: where its things lie.
+        attempt: its number.
+        incarnation: this driver's.
+        origin: what the attempt was restored from.
+        control: from where its stages read the control tables.
+        state_tables: name of the state history of each stage.
+        attempts: the table, for the driver's further facts.
+        coordinator: the coordinator as the facts have it.
+        owed: what it must do before anything else.
+    """
+
+    layout: Layout
+    attempt: int
+    incarnation: int
+    origin: Origin | None
+    control: ControlStart
+    state_tables: Mapping[str, str]
+    attempts: tables.DriverTable
+    coordinator: CoordinatorDriver
+    owed: tuple[Action, ...]
+
+
+def plan(spark: SparkSession, job: JobSpec) -> RestorePlan | None:
+    """What a start would restore; None if it would restore nothing. Changes nothing.
+
+    Raises:
+        NotFoundError: there is no such checkpoint.
+    """
+    files = Files(spark)
+    layout = Layout(files.qualified(job.settings.storage_path))
+    rows = _rows(spark, files, layout.attempts)
+    start = recovery.decide(recovery.attempts_of(rows), _wish(files, job.settings))
+    if not isinstance(start, Restore):
+        return None
+    return plan_restore(spark, files, job, layout, start)
+
+
+def begin(spark: SparkSession, job: JobSpec) -> Begun:
+    """Prepare the attempt that this start asks for; everything is checked before it is written.
+
+    Raises:
+        StorageError: the storage root cannot be used.
+        GraphError: the graph is not the one that its state belongs to, or a sink's table is
+            another one.
+        RestoreError: the checkpoint cannot be restored as asked.
+    """
+    files = Files(spark)
+    files.check_writable(job.settings.storage_path)
+    layout = Layout(files.qualified(job.settings.storage_path))
+    rows = _rows(spark, files, layout.attempts)
+    start = recovery.decide(recovery.attempts_of(rows), _wish(files, job.settings))
+    planned: RestorePlan | None = None
+    if isinstance(start, Restore):
+        planned = plan_restore(spark, files, job, layout, start)
+        if planned.problems:
+            raise RestoreError(
+                f"checkpoint {planned.origin} cannot be restored, and nothing was changed: "
+                + "; ".join(planned.problems)
+            )
+    return _Beginning(spark, files, job, layout, rows, start, planned).begin()
+
+
+class _Beginning:
+    """One start that has been decided upon."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        files: Files,
+        job: JobSpec,
+        layout: Layout,
+        rows: Sequence[Mapping[str, Any]],
+        start: recovery.Start,
+        planned: RestorePlan | None,
+    ) -> None:
+        self._spark = spark
+        self._files = files
+        self._job = job
+        self._layout = layout
+        self._rows = rows
+        self._start = start
+        self._planned = planned
+        self._attempt = start.attempt
+        self._incarnation = max((row["incarnation"] for row in rows), default=0) + 1
+        self._fingerprint = fingerprint(job.graph)
+
+    def begin(self) -> Begun:
+        """Claim, prepare, say READY."""
+        started = self._details("STARTED")
+        if started is not None:
+            check_unchanged(self._job.graph, started)
+        state_tables = self._state_tables(started)
+        attempts = self._own(self._layout.attempts, tables.ATTEMPTS)
+        if started is not None:
+            attempts.append(self._fact("DRIVER"))
+        else:
+            described = {
+                name: {**stage, "table": state_tables[name]}
+                for name, stage in describe(self._job.graph).items()
+            }
+            source = str(self._planned.origin) if self._planned else None
+            attempts.append({**self._fact("STARTED", described), "restored_from": source})
+        self._create_tables(state_tables)
+        written = Tables(
+            barriers=self._own(self._layout.barriers, tables.BARRIERS),
+            overtakes=self._own(self._layout.overtakes, tables.OVERTAKES),
+            checkpoints=self._own(self._layout.checkpoints, tables.CHECKPOINTS),
+            attempt=self._attempt,
+            incarnation=self._incarnation,
+            fingerprint=self._fingerprint,
+        )
+        ready = self._details("READY")
+        if ready is None:
+            ready = self._prepare()
+            attempts.append(self._fact("READY", ready))
+        origin = self._origin()
+        state, owed = written.recover(
+            topology(self._job.graph), self._policy(), _now_ms(), origin, full=ready["full"]
+        )
+        return Begun(
+            layout=self._layout,
+            attempt=self._attempt,
+            incarnation=self._incarnation,
+            origin=origin,
+            control=ControlStart(*ready["control"]),
+            state_tables=state_tables,
+            attempts=attempts,
+            coordinator=CoordinatorDriver(written, state, _now_ms),
+            owed=owed,
+        )
+
+    def _prepare(self) -> dict[str, Any]:
+        """What a new attempt needs; the details of its READY fact."""
+        control = (self._layout.barriers, self._layout.overtakes)
+        versions = [self._files.newest_version(path) for path in control]
+        if isinstance(self._start, Restore) and self._planned is not None:
+            for dead in self._start.discard:
+                self._files.delete(self._layout.work(dead))
+            carry_out(self._spark, self._files, self._job, self._layout, self._planned)
+        return {
+            "control": versions,
+            "full": self._planned is not None and self._planned.full,
+            "sinks": {n: sink.position(self._spark) for n, sink in self._job.sinks.items()},
+        }
+
+    def _origin(self) -> Origin | None:
+        if self._planned is not None:
+            return self._planned.origin
+        known = recovery.attempts_of(self._rows)
+        return next((a.origin for a in known if a.attempt == self._attempt), None)
+
+    def _details(self, kind: str) -> dict[str, Any] | None:
+        """What an earlier driver wrote about this attempt."""
+        for row in self._rows:
+            if row["attempt"] == self._attempt and row["kind"] == kind:
+                return dict(json.loads(row["details"]))
+        return None
+
+    def _fact(self, kind: str, details: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return {
+            "attempt": self._attempt,
+            "incarnation": self._incarnation,
+            "kind": kind,
+            "at": tables.timestamp(_now_ms()),
+            "fingerprint": self._fingerprint,
+            "details": None if details is None else json.dumps(details),
+        }
+
+    def _own(self, path: str, schema: pa.Schema) -> tables.DriverTable:
+        driver = f"{self._job.graph.job}/driver"
+        return tables.DriverTable(self._spark, self._files, path, schema, driver, self._incarnation)
+
+    def _state_tables(self, started: Mapping[str, Any] | None) -> dict[str, str]:
+        """Which state history each stage writes; :func:`absflow.protocol.recovery.table_of`."""
+        if started is not None:
+            return {name: stage["table"] for name, stage in started.items()}
+        graphs = [json.loads(r["details"]) for r in self._rows if r["kind"] == "STARTED"]
+        used = {stage["table"] for graph in graphs for stage in graph.values()}
+        planned = self._planned if self._planned and not self._planned.fork else None
+        fits = {fit.stage: fit for fit in planned.stages} if planned else {}
+        before = planned.tables if planned else {}
+        return {
+            name: recovery.table_of(name, self._attempt, fits.get(name), before, used)
+            for name in self._job.graph.stages
+        }
+
+    def _create_tables(self, state_tables: Mapping[str, str]) -> None:
+        """Create up front what several writers or a reader will meet."""
+        graph = self._job.graph
+        for name, spec in graph.stages.items():
+            if spec.keys:
+                history = tables.history_columns(spec.keys, spec.state)
+                path = self._layout.state(state_tables[name])
+                tables.create(self._spark, path, history, ["set_id"])
+            if graph.has_channel(name):
+                channel = self._layout.channel(name, self._attempt)
+                columns = tables.channel_columns(spec.output)
+                tables.create(self._spark, channel, columns, ["_epoch"], tables.CHANNEL_PROPERTIES)
+        for name, sink in self._job.sinks.items():
+            sink.prepare(self._spark, graph.stages[graph.sinks[name].stage].output)
+
+    def _policy(self) -> Policy:
+        settings = self._job.settings
+        return Policy(
+            interval_ms=settings.checkpoint_interval_ms,
+            timeout_ms=settings.checkpoint_timeout_ms,
+            min_pause_ms=settings.checkpoint_min_pause_ms,
+            max_concurrent=settings.checkpoint_max_concurrent,
+            tolerable_failed=settings.checkpoint_tolerable_failed,
+        )
+
+
+def _wish(files: Files, settings: Settings) -> recovery.Wish | None:
+    """The wish, with its root qualified; None as its root if it is the job's own."""
+    wish = settings.restore_from
+    if wish is None or wish.root is None:
+        return wish
+    root, own = (files.qualified(path) for path in (wish.root, settings.storage_path))
+    return recovery.Wish(None if root == own else root, wish.checkpoint_id)
+
+
+def _rows(spark: SparkSession, files: Files, path: str) -> list[dict[str, Any]]:
+    """The rows of ``attempts``; none if the table is not there."""
+    if not files.names(f"{path}/_delta_log"):
+        return []
+    return list(tables.read(spark, path).toArrow().to_pylist())
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)

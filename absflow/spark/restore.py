@@ -1,0 +1,334 @@
+"""A checkpoint becomes the beginning of a new attempt: first the plan, then its steps.
+
+The state goes from the state histories through pages in files into batch 0 of each stage's query;
+that batch reads nothing else, for empty directories stand in the place of the inputs. Then the
+line of each root input in ``offsets/0`` is replaced by its position in the checkpoint, so that
+batch 1, with the real inputs, begins behind the cut. (Spark checks the number of a plan's sources
+against its offset log, not what they are; so the source of the restored pages stays in the plan,
+as the last, for as long as the attempt lives.)
+
+Nothing of the checkpoint, of its attempt or of another storage root is changed, but for the sinks
+of the job itself. A half-made attempt is left where a kill leaves it and never run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from absflow.columnar.pages import PAGE_SCHEMA, PageKind
+from absflow.columnar.restore import StatePacker
+from absflow.columnar.stage import StageSpec
+from absflow.errors import NotFoundError, RestoreError
+from absflow.graph import Upgrade, describe
+from absflow.protocol import alignment, recovery
+from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Manifest
+from absflow.protocol.lookup import no_checkpoint
+from absflow.protocol.recovery import Origin, Restore, StageFit
+from absflow.sinks import SinkCut, SinkRestore
+from absflow.spark.driver import manifest_of
+from absflow.spark.plan import ALIGNMENT_PROPERTY, JobSpec, restored_pages, source_index
+from absflow.spark.positions import SourceLogs
+from absflow.storage import select, tables
+from absflow.storage.files import Files
+from absflow.storage.layout import Layout
+
+__all__ = ["RestorePlan", "carry_out", "plan_restore"]
+
+_LOG = logging.getLogger(__name__)
+_COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
+_PAGE_TYPE = from_arrow_schema(PAGE_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """Exactly what a restore would do.
+
+    Attributes:
+        origin: the checkpoint.
+        attempt: the attempt that begins with it.
+        fork: it lies under another storage root.
+        stages: how each stage gets its state.
+        positions: where each source goes on, as Spark writes it; new sources are not among them.
+        source_logs: where that is kept what the position of each source needs.
+        sinks: what happens to each sink.
+        tables: name of the state history of each stage in the checkpoint.
+        keys: its key columns there.
+        began_in: the attempt that took the checkpoint.
+        differences: between the graph of then and the one of now.
+        problems: why it cannot be done; empty if it can.
+    """
+
+    origin: Origin
+    attempt: int
+    fork: bool
+    stages: tuple[StageFit, ...]
+    positions: Mapping[str, str]
+    source_logs: Mapping[str, str]
+    sinks: Mapping[str, SinkRestore]
+    tables: Mapping[str, str]
+    keys: Mapping[str, Sequence[str]]
+    began_in: int
+    differences: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def full(self) -> bool:
+        """Whether the next checkpoint must be a full one: it has no sets here to build upon."""
+        return self.fork or any(stage.changed for stage in self.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A checkpoint and what must be known of the attempt that took it."""
+
+    origin: Origin
+    manifest: Manifest
+    attempt: int
+    described: dict[str, Any]
+    ready: dict[str, Any]
+
+
+def plan_restore(
+    spark: SparkSession, files: Files, job: JobSpec, layout: Layout, start: Restore
+) -> RestorePlan:
+    """What ``start`` means for this job; changes nothing.
+
+    Args:
+        spark: the session.
+        files: for files that are no tables.
+        job: the job.
+        layout: of its own storage root.
+        start: what :func:`absflow.protocol.recovery.decide` said.
+
+    Raises:
+        NotFoundError: there is no such checkpoint.
+    """
+    taken = _find(spark, files, start.wish.root or layout.root, start.wish.checkpoint_id)
+    fork = taken.origin.root != layout.root
+    upgrades = job.graph.upgrades
+    declared = recovery.Declared(
+        renamed={n: u.renamed_from for n, u in upgrades.items() if u.renamed_from},
+        defaults={n: u.defaults.keys() for n, u in upgrades.items()},
+        migrated=[n for n, u in upgrades.items() if u.migrate is not None],
+        allow_dropped=job.settings.restore_allow_dropped_state,
+    )
+    matched = recovery.fit(taken.manifest, taken.described, describe(job.graph), declared)
+    sinks = {name: _plan_sink(spark, job, name, taken, fork) for name in job.sinks}
+    problems = [*matched.problems, *(p for sink in sinks.values() for p in sink.problems)]
+    return RestorePlan(
+        origin=taken.origin,
+        attempt=start.attempt,
+        fork=fork,
+        stages=matched.stages,
+        positions=matched.positions,
+        source_logs={
+            source: Layout(taken.origin.root).source_log(stage.report.stage, source, taken.attempt)
+            for stage in taken.manifest.stages
+            for source in stage.report.positions
+        },
+        sinks=sinks,
+        tables={name: described["table"] for name, described in taken.described.items()},
+        keys={n: [k for k, _ in described["key"]] for n, described in taken.described.items()},
+        began_in=taken.attempt,
+        differences=matched.differences,
+        problems=tuple(problems),
+    )
+
+
+def _find(spark: SparkSession, files: Files, root: str, checkpoint_id: int | None) -> _Taken:
+    """The checkpoint ``checkpoint_id`` under a storage root (None: the latest of its line)."""
+    layout = Layout(root)
+    for path in (layout.attempts, layout.checkpoints):
+        if not files.names(f"{path}/_delta_log"):
+            raise NotFoundError(
+                f"{root!r} is not the storage root of a job: there is no table {path!r}; "
+                "spark.absflow.restore.from takes latest, ID, or PATH#ID"
+            )
+    table = tables.read(spark, layout.checkpoints)
+    light = table.select("checkpoint_id", "kind", "reason", "attempt").collect()
+    done = FactKind.COMPLETED.value
+    completed = {r.checkpoint_id: r.attempt for r in light if r.kind == done}
+    rows = tables.read(spark, layout.attempts).toArrow().to_pylist()
+    if checkpoint_id is None:
+        newest = recovery.latest(root, recovery.attempts_of(rows), completed)
+        if newest is not None and newest.root != root:
+            return _find(spark, files, newest.root, newest.checkpoint_id)
+        checkpoint_id = newest.checkpoint_id if newest else None
+    if checkpoint_id is None or checkpoint_id not in completed:
+        by_code = {reason.code: reason for reason in FailureReason}
+        facts = [Fact(r.checkpoint_id, FactKind(r.kind), by_code.get(r.reason)) for r in light]
+        barriers = tables.read(spark, layout.barriers).where(F.col("checkpoint_id").isNotNull())
+        triggered = {r.checkpoint_id for r in barriers.select("checkpoint_id").collect()}
+        raise no_checkpoint(checkpoint_id, facts, triggered)
+    wanted = (F.col("checkpoint_id") == checkpoint_id) & (F.col("kind") == done)
+    manifest = manifest_of(table.where(wanted).toArrow().to_pylist()[0])
+    attempt = completed[checkpoint_id]
+    details = {
+        r["kind"]: json.loads(r["details"])
+        for r in rows
+        if r["attempt"] == attempt and r["kind"] in {"STARTED", "READY"}
+    }
+    origin = Origin(root, checkpoint_id)
+    return _Taken(origin, manifest, attempt, details["STARTED"], details["READY"])
+
+
+def _plan_sink(
+    spark: SparkSession, job: JobSpec, name: str, taken: _Taken, fork: bool
+) -> SinkRestore:
+    sink, there = job.sinks[name], taken.ready["sinks"]
+    place, version = sink.position(spark)
+    if fork:
+        shared = bool(place) and place in {path for path, _ in there.values()}
+        problem = (
+            f"sink {name!r} is {place!r}, which the job under {taken.origin.root!r} writes; give "
+            "the fork a sink of its own"
+        )
+        return SinkRestore(place, version, problems=(problem,) if shared else ())
+    if name not in there or there[name][0] != place:
+        return SinkRestore(place, version, note="new: it gets the rows after the checkpoint only")
+    begun = there[name][1]
+    cut = SinkCut(job.graph.job, taken.attempt, taken.origin.checkpoint_id, begun)
+    return sink.plan_restore(spark, cut)
+
+
+def carry_out(
+    spark: SparkSession,
+    files: Files,
+    job: JobSpec,
+    layout: Layout,
+    planned: RestorePlan,
+) -> None:
+    """Give the stages their state and positions, then put the sinks back.
+
+    Raises:
+        RestoreError: a stage has not the keys that the checkpoint counted.
+        StorageError: something could not be read or written.
+    """
+    files.make_directory(layout.nothing(planned.attempt))
+    for fit in planned.stages:
+        _seed(spark, files, job, layout, planned, fit)
+    for name, sink in job.sinks.items():
+        note = {
+            "job": job.graph.job,
+            "attempt": planned.attempt,
+            "restored_from": str(planned.origin),
+        }
+        sink.restore(spark, planned.sinks[name], note)
+
+
+def _seed(
+    spark: SparkSession,
+    files: Files,
+    job: JobSpec,
+    layout: Layout,
+    planned: RestorePlan,
+    fit: StageFit,
+) -> None:
+    """Run batch 0 of a stage's query on the restored state, then set its positions."""
+    spec = job.graph.stages[fit.stage]
+    _LOG.info("restoring stage %s: %d keys of %s", fit.stage, fit.keys, planned.origin)
+    pages = _pages(spark, spec, job.graph.upgrades[fit.stage], planned, fit)
+    pages.write.mode("overwrite").parquet(layout.restored(fit.stage, planned.attempt))
+    restored = _Restored(spec, planned.origin.checkpoint_id)
+    checkpoint = layout.spark_checkpoint(fit.stage, planned.attempt)
+    query = (
+        restored_pages(spark, spec, layout, planned.attempt)
+        .writeStream.foreachBatch(restored)
+        .queryName(f"{job.graph.job}/{fit.stage}/restore")
+        .outputMode("append")
+        .trigger(availableNow=True)
+        .option("checkpointLocation", checkpoint)
+        .start()
+    )
+    query.awaitTermination()
+    if fit.source is not None and not fit.migrate and restored.keys != fit.keys:
+        raise RestoreError(
+            f"stage {fit.stage!r} has {restored.keys} keys after the restore, but checkpoint "
+            f"{planned.origin} counted {fit.keys}: files of its state history are gone or were "
+            "changed; restore another checkpoint"
+        )
+    path = f"{checkpoint}/offsets/0"
+    text = files.read(path)
+    if text is None:
+        raise RestoreError(f"Spark has written no {path!r} in batch 0; nothing was started")
+    lines = text.splitlines()
+    interval = int(spark.conf.get(_COMPACT_INTERVAL) or 10)
+    logs = SourceLogs(files, layout, spec, planned.attempt)
+    for given in spec.inputs:
+        if given.root and given.name in planned.positions:
+            position = planned.positions[given.name]
+            lines[2 + source_index(spec, given.name)] = position
+            logs.seed(given.name, position, planned.source_logs[given.name], interval)
+    # Last: without its positions the query would read its sources from the start.
+    files.write(path, "\n".join(lines))
+
+
+class _Restored:
+    """The ``foreachBatch`` of a restore: one batch, which runs the operator and counts the keys."""
+
+    def __init__(self, spec: StageSpec, checkpoint_id: int) -> None:
+        inputs = [given.name for given in spec.inputs]
+        self._alignment = alignment.to_json(alignment.start(inputs, checkpoint_id))
+        self._stage = spec.name
+        self.keys = 0
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        if batch_id != 0:
+            raise RestoreError(
+                f"stage {self._stage!r} came to batch {batch_id} while it was restored; its rows "
+                "would be lost, so nothing is started"
+            )
+        frame.sparkSession.sparkContext.setLocalProperty(ALIGNMENT_PROPERTY, self._alignment)
+        reports = frame.where(F.col("kind") == PageKind.REPORT.value)
+        self.keys = reports.agg(F.sum("rows")).collect()[0][0]
+
+
+def _pages(
+    spark: SparkSession, spec: StageSpec, upgrade: Upgrade, planned: RestorePlan, fit: StageFit
+) -> DataFrame:
+    """The stage's state as RESTORE pages; an empty one besides, for a batch must have a row."""
+    first = {
+        "key_group": F.lit(0),
+        "kind": F.lit(PageKind.RESTORE.value),
+        "input": F.lit(""),
+        "checkpoint_id": F.lit(planned.origin.checkpoint_id),
+        "payload": F.lit(b""),
+    }
+    pages = spark.range(1).select(
+        *(first.get(f.name, F.lit(0)).cast(f.dataType).alias(f.name) for f in _PAGE_TYPE.fields)
+    )
+    if fit.source is None or not fit.lineage:
+        return pages
+    packer = StatePacker(
+        stage=fit.stage,
+        keys=spec.keys,
+        state=spec.state,
+        key_groups=spec.key_groups,
+        checkpoint_id=planned.origin.checkpoint_id,
+        lineage=fit.lineage,
+        defaults=upgrade.defaults,
+        migrate=upgrade.migrate if fit.migrate else None,
+    )
+    table = Layout(planned.origin.root).state(planned.tables[fit.source])
+    rows = tables.read(spark, table).where(F.col("set_id").isin(*fit.lineage))
+    rows = rows.drop("checkpoint_id", "key_group")
+    if fit.migrate:
+        rows = _resolved(rows, planned.keys[fit.source], fit.lineage)
+    return pages.union(rows.mapInArrow(packer.pack, _PAGE_TYPE))
+
+
+def _resolved(rows: DataFrame, keys: Sequence[str], lineage: Sequence[int]) -> DataFrame:
+    """One row per live key: a migration is to see no more than what the keys have now."""
+    place = F.array_position(F.array(*(F.lit(n) for n in lineage)), F.col("set_id"))
+    newest = Window.partitionBy(*map(select.quoted, keys)).orderBy(place.desc())
+    ranked = rows.withColumn("_absflow_rank", F.row_number().over(newest))
+    live = ranked.where((F.col("_absflow_rank") == 1) & (F.col("op") == "upsert"))
+    return live.drop("_absflow_rank")
