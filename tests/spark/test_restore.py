@@ -1,0 +1,297 @@
+"""A checkpoint becomes the beginning of a new attempt: same results, whatever its shape."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from chain import chain, expected
+from conftest import settings
+from diamond import OUTPUT, ROWS, STATE, expected_state, read_source, to_group, write_source
+from pyspark.sql import SparkSession
+from reading import assert_same_rows, completed, files_read, stage_of
+
+import absflow
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+FILES = 7
+PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+@pytest.fixture(scope="module")
+def root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A job of two stages that has run to its end, with several checkpoints."""
+    root = tmp_path_factory.mktemp("restore")
+    write_source(root / "a", files=FILES, rows=200, seed=3)
+    run(spark, root)
+    assert len(completed(spark, root / "job")) >= 3
+    return root
+
+
+@pytest.fixture
+def partitions(spark: SparkSession) -> Iterator[None]:
+    """Puts the number of shuffle partitions back."""
+    before = spark.conf.get(PARTITIONS)
+    yield
+    spark.conf.set(PARTITIONS, before)
+
+
+def conf(root: Path, **more: str) -> dict[str, str]:
+    given = {"storage.path": str(root / "job"), "checkpoint.interval": "1s", "key-groups": "4"}
+    return {**given, **{name.replace("__", ".").replace("_", "-"): v for name, v in more.items()}}
+
+
+def run(spark: SparkSession, root: Path, **more: str) -> int:
+    """Run the chain job to its end; its last checkpoint."""
+    with settings(spark, conf(root, **more)):
+        run = chain(spark, root).start()
+        assert run.await_termination(timeout=300)
+    assert run.finished_checkpoint is not None
+    return run.finished_checkpoint
+
+
+def check(spark: SparkSession, root: Path, checkpoint: int) -> None:
+    """The sink and the state at ``checkpoint`` are those of all files."""
+    due = expected(root, FILES)
+    sink = spark.read.format("delta").load(str(root / "sink")).toPandas()
+    assert_same_rows(sink, due["sink"], ["id"])
+    history = absflow.history(spark, str(root / "job"))
+    for stage, key in (("left", "k"), ("tally", "g")):
+        state = history.state(stage, checkpoint).toPandas()
+        assert_same_rows(state, due[stage], [key])
+
+
+def flip_a_byte(folder: Path) -> None:
+    """Damage the newest state file of Spark's own checkpoint."""
+    newest = sorted(folder.rglob("state/0/*/*.delta"), key=lambda p: p.stat().st_mtime)[-1]
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 1
+    newest.write_bytes(data)
+
+
+def durable_files(storage: Path) -> dict[str, int]:
+    """When each file was written, but for Spark's own, which a thread of Spark's tidies up."""
+    return {
+        str(path.relative_to(storage)): path.stat().st_mtime_ns
+        for path in storage.rglob("*")
+        if path.is_file() and path.relative_to(storage).parts[0] != "work"
+    }
+
+
+def test_every_checkpoint_gives_the_golden_result(
+    spark: SparkSession, root: Path, partitions: None
+) -> None:
+    """Each checkpoint in turn, in another shape, with Spark's own checkpoints damaged or gone."""
+    ids = [row["checkpoint_id"] for row in completed(spark, root / "job")]
+    shapes = [("4", "2"), ("7", "3"), ("1", "1"), ("200", "7")]
+    for number, checkpoint_id in enumerate(ids):
+        if number % 2:
+            shutil.rmtree(root / "job" / "work")
+        else:
+            flip_a_byte(root / "job" / "work")
+        groups, parts = shapes[number % len(shapes)]
+        spark.conf.set(PARTITIONS, parts)
+        finished = run(spark, root, restore__from=str(checkpoint_id), key_groups=groups)
+        check(spark, root, finished)
+        rows = completed(spark, root / "job")
+        first = next(r for r in rows if r["checkpoint_id"] > checkpoint_id and r["attempt"] > 1)
+        assert first["checkpoint_id"] > max(ids)
+
+
+def test_latest_is_on_the_line(spark: SparkSession, root: Path) -> None:
+    """After a restore to an older checkpoint, `latest` means the newest that came of it."""
+    rows = completed(spark, root / "job")
+    first = rows[0]["checkpoint_id"]
+    run(spark, root, restore__from=str(first))
+    newest = completed(spark, root / "job")[-1]["checkpoint_id"]
+    with settings(spark, conf(root, restore__from="latest")):
+        planned = chain(spark, root).plan_restore()
+    assert planned is not None
+    assert planned.origin.checkpoint_id == newest
+    assert planned.problems == ()
+
+
+def test_a_fork_and_its_original_do_not_see_each_other(spark: SparkSession, root: Path) -> None:
+    """A fork begins at the cut, writes under its own root, and both end as they should."""
+    before = durable_files(root / "job")
+    middle = completed(spark, root / "job")[1]
+    fork = root / "fork"
+    shutil.copytree(root / "a", fork / "a", dirs_exist_ok=True)
+    more = conf(root, restore__from=f"{root / 'job'}#{middle['checkpoint_id']}")
+    more["storage.path"] = str(fork / "job")
+    with settings(spark, more):
+        with pytest.raises(absflow.RestoreError, match="give the fork a sink of its own"):
+            chain(spark, root).start()
+        assert not (fork / "job" / "attempts").exists()
+        run = chain(spark, root, sink=fork / "sink").start()
+        assert run.await_termination(timeout=300)
+    assert run.finished_checkpoint is not None
+    changed = before.items() ^ durable_files(root / "job").items()
+    assert sorted(path for path, _ in changed) == []
+    history = absflow.history(spark, str(fork / "job"))
+    due = expected(root, FILES)
+    for stage, key in (("left", "k"), ("tally", "g")):
+        assert_same_rows(history.state(stage).toPandas(), due[stage], [key])
+    read = read_source(root / "a", files_read(middle, "left", "a"))["id"]
+    sink = spark.read.format("delta").load(str(fork / "sink")).toPandas()
+    rest = due["sink"][~due["sink"]["id"].isin(read)]
+    assert_same_rows(sink, rest, ["id"])
+
+
+def test_a_foreign_commit_to_the_sink_is_not_undone(spark: SparkSession, root: Path) -> None:
+    """Rows of others since the checkpoint: refused, naming the commit; nothing is changed."""
+    newest = completed(spark, root / "job")[-1]["checkpoint_id"]
+    older = completed(spark, root / "job")[-2]["checkpoint_id"]
+    sink = str(root / "sink")
+    spark.sql(f"OPTIMIZE delta.`{sink}`")
+    with settings(spark, conf(root, restore__from=str(older))):
+        planned = chain(spark, root).plan_restore()
+        assert planned is not None
+        assert planned.problems == ()
+        spark.sql(f"DELETE FROM delta.`{sink}` WHERE id = 3")
+        attempts = spark.read.format("delta").load(str(root / "job" / "attempts")).count()
+        with pytest.raises(absflow.RestoreError, match=r"not this job's since .* \(DELETE, "):
+            chain(spark, root).start()
+        assert spark.read.format("delta").load(str(root / "job" / "attempts")).count() == attempts
+    assert newest > older
+    spark.sql(f"RESTORE TABLE delta.`{sink}` TO VERSION AS OF {planned.sinks['out'].now}")
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        ("4711", "checkpoint 4711 was never triggered; completed are"),
+        ("/nowhere#1", "'file:/nowhere' is not the storage root of a job"),
+    ],
+)
+def test_what_is_not_there_is_refused(
+    spark: SparkSession, root: Path, wish: str, message: str
+) -> None:
+    """A checkpoint or a root that does not exist."""
+    with settings(spark, conf(root, restore__from=wish)):
+        with pytest.raises(absflow.NotFoundError, match=message):
+            chain(spark, root).start()
+
+
+def changed_job(spark: SparkSession, root: Path, sink: Path) -> absflow.Job:
+    """The chain with a renamed and reshaped stage, a migrated key, and a new stage."""
+    job = absflow.Job("chain", spark)
+    frame = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
+    a = job.source("a", frame.parquet(str(root / "a")), bounded=True)
+    first = job.stage(
+        "first",
+        a,
+        key="k",
+        state=STATE + ", note string",
+        output=OUTPUT,
+        process=with_note,
+        renamed_from="left",
+        defaults={"note": "restored"},
+    )
+    tally = job.stage(
+        "tally", first, key="v", state="n long", output=OUTPUT, process=count, migrate=by_parity
+    )
+    job.stage("more", first, key="g", state=STATE, output=OUTPUT, process=to_group)
+    job.sink("other", tally, absflow.DeltaSink(str(sink)))
+    return job
+
+
+def with_note(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """:func:`to_group`, with one column more."""
+    result = to_group(rows, state.drop_columns(["note"]), context)
+    notes = [n or "new" for n in state["note"].to_pylist()]
+    return absflow.Result(output=result.output, state=result.state.append_column("note", [notes]))
+
+
+def count(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """Counts rows per key."""
+    counts = pd.Series(context.key_of_row).value_counts().reindex(range(state.num_rows))
+    before = [n or 0 for n in state["n"].to_pylist()]
+    return absflow.Result(output=rows, state=state.set_column(1, "n", [before + counts.to_numpy()]))
+
+
+def by_parity(state: pa.Table) -> pa.Table:
+    """Another key, and one column of what there was."""
+    return pa.table({"v": pa.array([1000 + g for g in state["g"].to_pylist()]), "n": state["n"]})
+
+
+def test_upgrade(spark: SparkSession, root: Path) -> None:
+    """Renamed, a column added, a key migrated, a stage added: named in the plan, then done."""
+    middle = completed(spark, root / "job")[1]
+    where = root / "upgraded"
+    more = conf(root, restore__from=f"{root / 'job'}#{middle['checkpoint_id']}")
+    more["storage.path"] = str(where / "job")
+    with settings(spark, more):
+        job = changed_job(spark, root, where / "sink")
+        planned = job.plan_restore()
+        assert planned is not None
+        assert planned.problems == ()
+        assert planned.differences == (
+            "stage 'left' is now 'first'",
+            "stage 'first' (was 'left'): state column 'note' (string) is added",
+            "stage 'tally': its state is migrated by its own function",
+            "stage 'more' is new: it begins without state",
+        )
+        run = job.start()
+        assert run.await_termination(timeout=300)
+    history = absflow.history(spark, str(where / "job"))
+    first = history.state("first").toPandas()
+    assert_same_rows(first, expected_state(read_source(root / "a", FILES), "k"), ["k"])
+    then = read_source(root / "a", files_read(middle, "left", "a"))
+    old_keys = set(expected_state(then, "k")["k"].map(str))
+    notes = dict(zip(first["k"].map(str), first["note"], strict=True))
+    assert {k for k, note in notes.items() if note == "restored"} == old_keys
+    tally = dict(history.state("tally").toPandas()[["v", "n"]].itertuples(index=False))
+    migrated = expected_state(then.assign(g=then["id"] % 7), "g")
+    assert {v: n for v, n in tally.items() if v >= 1000} == {
+        1000 + g: n for g, n in zip(migrated["g"], migrated["n"], strict=True)
+    }
+    assert sum(tally.values()) == sum(len(read_source(root / "a", FILES)) for _ in "1")
+    rest = expected(root, FILES)["sink"]
+    rest = rest[~rest["id"].isin(then["id"])]
+    more_state = history.state("more").toPandas()
+    assert_same_rows(more_state[["g", "n"]], _counts(rest), ["g"])
+
+
+def _counts(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.groupby("g").size().reset_index(name="n")
+
+
+def refused(spark: SparkSession, root: Path, job: absflow.Job, more: Mapping[str, str]) -> str:
+    """The error of a start that must be refused."""
+    with settings(spark, {**conf(root, restore__from="latest"), **more}):
+        with pytest.raises(absflow.RestoreError) as raised:
+            job.start()
+    return str(raised.value)
+
+
+def test_what_does_not_fit_is_refused(spark: SparkSession, root: Path) -> None:
+    """Dropped state, another key, a narrower column, a column without a default."""
+    job = absflow.Job("chain", spark)
+    frame = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
+    a = job.source("a", frame.parquet(str(root / "a")), bounded=True)
+    job.stage(
+        "left",
+        a,
+        key="id",
+        state="n int, total long, newest long, ordered boolean, more long",
+        output=OUTPUT,
+        process=to_group,
+    )
+    keys = stage_of(completed(spark, root / "job")[-1], "tally")["keys_total"]
+    assert refused(spark, root, job, {}).partition("nothing was changed: ")[2].split("; ") == [
+        "stage 'left': the key was k string, is id int64",
+        "give the stage a migration (migrate=...) that makes the new key, or the old key",
+        "stage 'left': state column 'n' was int64, is int32, which does not hold every value of it",
+        "declare a migration, or keep the type",
+        "stage 'left': state column 'more' is new and has no default",
+        "declare one (defaults={'more': ...}), or a migration",
+        f"the checkpoint has {keys} keys of stage 'tally', which the job does not have",
+        "if it was renamed, declare that (renamed_from=...), and if its state may go, set "
+        "spark.absflow.restore.allow-dropped-state to true",
+    ]
