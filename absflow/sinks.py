@@ -7,7 +7,7 @@ version of its table then lies exactly at the cut of a checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -17,10 +17,18 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.errors import GraphError
 from absflow.storage import tables
-from absflow.storage.delta_log import log_file, newest_version, parse_commit
+from absflow.storage.delta_log import Commit, log_file, newest_version, parse_commit
 from absflow.storage.files import Files
 
-__all__ = ["DeltaSink", "ForeachBatchSink", "Sink", "SinkCut", "SinkRestore", "SinkWrite"]
+__all__ = [
+    "DeltaSink",
+    "ForeachBatchSink",
+    "Sink",
+    "SinkCut",
+    "SinkRestore",
+    "SinkWrite",
+    "put_back",
+]
 
 _EPOCH_BITS = 31
 
@@ -169,58 +177,77 @@ class DeltaSink:
         return place, newest_version(files.names(f"{place}/_delta_log"))
 
     def plan_restore(self, spark: SparkSession, cut: SinkCut) -> SinkRestore:
-        """Find the version at the cut; every commit since that changed data must be the job's."""
+        """Find the version to go back to; what would be undone must be the job's own."""
         place, now = self.position(spark)
         if now is None:
             return SinkRestore(place, problems=(f"sink table {place!r} is gone",))
-        files = Files(spark)
-        undone: list[str] = []
-        foreign: list[str] = []
-        for version in range(now, -1, -1):
-            text = files.read(log_file(place, version))
-            if text is None:
-                return SinkRestore(
-                    place,
-                    now,
-                    problems=(
-                        f"the log of sink table {place!r} begins after the checkpoint: version "
-                        f"{version} is gone; raise delta.logRetentionDuration of the table above "
-                        "the age of the checkpoints you want to restore",
-                    ),
-                )
-            commit = parse_commit(version, text)
-            note = commit.note if commit.note.get("job") == cut.job else None
-            epoch = note.get("epoch") if note and note.get("attempt") == cut.attempt else None
-            if version == cut.begun or (epoch is not None and epoch <= cut.checkpoint_id):
-                break
-            if commit.changes_data:
-                told = f"version {version} ({commit.operation}, {commit.at:%Y-%m-%d %H:%M:%S} UTC)"
-                (undone if note else foreign).append(told)
-        else:
-            return SinkRestore(
-                place,
-                now,
-                problems=(
-                    f"no commit of sink table {place!r} is of attempt {cut.attempt} of job "
-                    f"{cut.job!r}: the table was replaced; use another path, or bring it back",
-                ),
-            )
-        problems: tuple[str, ...] = ()
-        if foreign:
-            problems = (
-                f"sink table {place!r} has commits that are not this job's since version "
-                f"{version}, and to put it back would undo them: {'; '.join(foreign[::-1])}. Undo "
-                "or copy them by hand, or give the job a new sink",
-            )
-        goes_back = bool(undone or foreign)
-        return SinkRestore(
-            place, now, version if goes_back else None, tuple(undone[::-1]), problems
-        )
+        return put_back(place, _back_from(Files(spark), place, now), cut)
 
     def restore(self, spark: SparkSession, planned: SinkRestore, note: Mapping[str, Any]) -> None:
         """Restore the table to the version at the cut, in one commit."""
         if planned.then is not None:
             tables.restore(spark, self.path, planned.then, note)
+
+
+def put_back(place: str, commits: Iterable[Commit], cut: SinkCut) -> SinkRestore:
+    """What puts a table back to a cut, by its log alone: the first commit to undo, and all since.
+
+    Args:
+        place: the table's path.
+        commits: from the newest back, one at least; they end where the log does. No more of them
+            is taken than is needed.
+        cut: the cut.
+    """
+    undone: list[str] = []
+    foreign: list[str] = []  # newer than a commit that is to be undone
+    staying: list[str] = []
+    now = version = -1
+    then: int | None = None
+    for commit in commits:
+        version, now = commit.version, max(now, commit.version)
+        own = commit.note if commit.note.get("job") == cut.job else {}
+        epoch = own.get("epoch") if own.get("attempt") == cut.attempt else None
+        if version == cut.begun or (epoch is not None and epoch <= cut.checkpoint_id):
+            break
+        told = f"version {version} ({commit.operation}, {commit.at:%Y-%m-%d %H:%M:%S} UTC)"
+        if commit.changes_data and own:
+            undone.append(told)
+            foreign += staying
+            staying, then = [], version - 1
+        elif commit.changes_data:
+            staying.append(told)
+    else:
+        return SinkRestore(place, now, problems=(_unknown(place, version, cut),))
+    problems: tuple[str, ...] = ()
+    if foreign:
+        problems = (
+            f"sink table {place!r} has commits that are not this job's since version {then}, and "
+            f"to put it back would undo them: {'; '.join(foreign[::-1])}. Copy what they brought "
+            "and give the job a new sink",
+        )
+    note = f"not this job's, and stays: {'; '.join(staying[::-1])}" if staying else ""
+    return SinkRestore(place, now, then, tuple(undone[::-1]), problems, note)
+
+
+def _unknown(place: str, version: int, cut: SinkCut) -> str:
+    """Why the cut is not in a log that ends, read backwards, with ``version``."""
+    if version > 0:
+        return (
+            f"the log of sink table {place!r} begins after the checkpoint: version {version - 1} "
+            "is gone; raise delta.logRetentionDuration of the table above the age of the "
+            "checkpoints you want to restore"
+        )
+    return (
+        f"no commit of sink table {place!r} is of attempt {cut.attempt} of job {cut.job!r}: the "
+        "table was replaced; use another path, or bring it back"
+    )
+
+
+def _back_from(files: Files, place: str, version: int) -> Iterator[Commit]:
+    """The commits of a table from ``version`` back, as far as its log goes."""
+    while version >= 0 and (text := files.read(log_file(place, version))) is not None:
+        yield parse_commit(version, text)
+        version -= 1
 
 
 @dataclass(frozen=True, slots=True)

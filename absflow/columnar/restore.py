@@ -116,7 +116,16 @@ class StatePacker:
                 f"the migration of stage {self.stage!r} returned {seen}, but must return a "
                 f"pyarrow.Table with the columns {names}; nothing was restored"
             )
-        return new
+        return pa.table({f.name: self._cast(new, f) for f in [*self.keys, *self.state]})
+
+    def _cast(self, new: pa.Table, due: pa.Field) -> pa.ChunkedArray:
+        try:
+            return new[due.name].cast(due.type)
+        except pa.ArrowException as error:
+            raise ProcessError(
+                f"the migration of stage {self.stage!r} returned column {due.name!r} as "
+                f"{new[due.name].type}, but must return {due.type} ({error}); nothing was restored"
+            ) from error
 
 
 def restored_state(

@@ -152,7 +152,8 @@ def parse_wish(text: str) -> Wish:
     path, sign, last = text.strip().rpartition("#")
     if (sign and not path) or not re.fullmatch(r"latest|[1-9]\d{0,17}", last):
         raise ValueError("latest, a checkpoint's id, PATH#ID or PATH#latest")
-    return Wish(path.rstrip("/") or None, None if last == "latest" else int(last))
+    root = (path.rstrip("/") or "/") if sign else None
+    return Wish(root, None if last == "latest" else int(last))
 
 
 def decide(attempts: Sequence[Attempt], wish: Wish | None) -> Start:
@@ -299,6 +300,8 @@ class _Fitting:
     def stage(self, name: str, described: Described) -> StageFit:
         """How the stage ``name`` gets its state."""
         source = self.declared.renamed.get(name, name)
+        if source not in self.before and name in self.before:
+            source = name  # the checkpoint is of after the renaming
         if source != name and source not in self.before:
             self.problems.append(
                 f"stage {name!r} is declared as renamed from {source!r}, but the checkpoint has "

@@ -123,6 +123,7 @@ def plan_restore(
     matched = recovery.fit(taken.manifest, taken.described, describe(job.graph), declared)
     sinks = {name: _plan_sink(spark, job, name, taken, fork) for name in job.sinks}
     problems = [*matched.problems, *(p for sink in sinks.values() for p in sink.problems)]
+    problems += [] if fork else _shared(sinks)
     return RestorePlan(
         origin=taken.origin,
         attempt=start.attempt,
@@ -185,18 +186,32 @@ def _plan_sink(
 ) -> SinkRestore:
     sink, there = job.sinks[name], taken.ready["sinks"]
     place, version = sink.position(spark)
+    # By their places: a sink that has another name now writes the table that it wrote then.
+    begun = {path: began_at for path, began_at in there.values() if path}
     if fork:
-        shared = bool(place) and place in {path for path, _ in there.values()}
+        shared = place in begun
         problem = (
             f"sink {name!r} is {place!r}, which the job under {taken.origin.root!r} writes; give "
             "the fork a sink of its own"
         )
         return SinkRestore(place, version, problems=(problem,) if shared else ())
-    if name not in there or there[name][0] != place:
+    if place not in begun if place else name not in there:
         return SinkRestore(place, version, note="new: it gets the rows after the checkpoint only")
-    begun = there[name][1]
-    cut = SinkCut(job.graph.job, taken.attempt, taken.origin.checkpoint_id, begun)
-    return sink.plan_restore(spark, cut)
+    at = taken.origin.checkpoint_id
+    return sink.plan_restore(spark, SinkCut(job.graph.job, taken.attempt, at, begun.get(place)))
+
+
+def _shared(sinks: Mapping[str, SinkRestore]) -> list[str]:
+    """What forbids to put back a table that several stages write: they do so in no common order."""
+    problems = []
+    for place in dict.fromkeys(sink.place for sink in sinks.values() if sink.place):
+        names = [name for name, sink in sinks.items() if sink.place == place]
+        if len(names) > 1:
+            problems.append(
+                f"sinks {', '.join(map(repr, names))} all write {place!r}, and no version of it "
+                "lies at the checkpoint for each of them; give every sink a table of its own"
+            )
+    return problems
 
 
 def carry_out(

@@ -1,0 +1,533 @@
+"""Where a start begins: over every small history of attempts, and over graphs that have changed."""
+
+from dataclasses import dataclass, replace
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from absflow.protocol.checkpoints import Manifest, StageManifest, StageReport
+from absflow.protocol.recovery import (
+    Attempt,
+    Begin,
+    Declared,
+    GoOn,
+    Origin,
+    Restore,
+    StageFit,
+    Wish,
+    attempts_of,
+    decide,
+    fit,
+    latest,
+    line,
+    parse_wish,
+    table_of,
+)
+
+ROOT, OTHER = "file:/data/job", "file:/data/other"
+
+# -- a job's life: starts, kills, checkpoints ---------------------------------------------------
+
+# Where a start is killed: before its STARTED fact, before its READY fact, later.
+KILLS = ("unstarted", "unready", "ready")
+
+
+@dataclass(frozen=True)
+class Life:
+    """The facts of a job, and beside them what must be true of it, kept without them.
+
+    Attributes:
+        rows: the ``attempts`` table: (attempt, kind, restored_from).
+        completed: the ``checkpoints`` table: (id, attempt).
+        past: the checkpoints that lie behind the job as it runs now, newest first.
+        past_of: those that lay behind it when each checkpoint completed, itself the first.
+        runs: its attempt; 0 before the first.
+        wanted: what will lie behind it once the attempt that was begun last is ready; None if it
+            is, or if there is none.
+    """
+
+    rows: tuple[tuple[int, str, str | None], ...] = ()
+    completed: tuple[tuple[int, int], ...] = ()
+    past: tuple[Origin, ...] = ()
+    past_of: tuple[tuple[Origin, ...], ...] = ()
+    runs: int = 0
+    wanted: tuple[Origin, ...] | None = None
+
+    @property
+    def attempts(self):
+        rows = ({"attempt": a, "kind": k, "restored_from": o} for a, k, o in self.rows)
+        return attempts_of(rows)
+
+    def complete(self):
+        """A checkpoint of the attempt that runs completes."""
+        origin = Origin(ROOT, len(self.completed) + 1)
+        past = (origin, *self.past)
+        return replace(
+            self,
+            completed=(*self.completed, (origin.checkpoint_id, self.runs)),
+            past=past,
+            past_of=(*self.past_of, past),
+        )
+
+    def start(self, wish, kill):
+        """A start that asks for ``wish`` and comes as far as ``kill``; None if it is refused."""
+        decided = decide(self.attempts, wish)
+        if isinstance(decided, GoOn):
+            assert wish is None
+            assert decided.attempt == self.runs == max(a for a, _, _ in self.rows)
+            return self
+        numbers = {a for a, _, _ in self.rows}
+        if isinstance(decided, Begin):
+            assert not self.runs
+            restored_from, past = None, ()
+        else:
+            assert decided.attempt not in numbers
+            origin = self.meant(decided.wish)
+            if origin is None:
+                return None
+            restored_from = str(origin)
+            past = self.past_of[origin.checkpoint_id - 1] if origin.root == ROOT else (origin,)
+            ready = {a for a, kind, _ in self.rows if kind == "READY"}
+            assert set(decided.discard) == numbers - ready
+        if kill == "unstarted":
+            return self
+        rows = self.rows
+        if decided.attempt not in numbers:
+            rows = (*rows, (decided.attempt, "STARTED", restored_from))
+        if kill == "unready":
+            return replace(self, rows=rows, wanted=past)
+        rows = (*rows, (decided.attempt, "READY", None))
+        return replace(self, rows=rows, past=past, runs=decided.attempt, wanted=None)
+
+    def meant(self, wish):
+        """What a wish means, by what is kept beside the facts."""
+        if wish.root not in (None, ROOT):
+            return Origin(wish.root, wish.checkpoint_id)
+        if wish.checkpoint_id is None:
+            return self.past[0] if self.past else None
+        known = wish.checkpoint_id <= len(self.completed)
+        return Origin(ROOT, wish.checkpoint_id) if known else None
+
+
+def wishes(life):
+    """Everything that can be asked of it."""
+    ids = [Wish(None, n) for n, _ in life.completed]
+    return [None, Wish(), Wish(OTHER, 7), *ids]
+
+
+def check_life(life):
+    """What must hold after each step."""
+    completed = dict(life.completed)
+    ids, beyond = line(ROOT, life.attempts, completed)
+    assert [Origin(ROOT, n) for n in ids] + [beyond] * (beyond is not None) == list(life.past)
+    assert latest(ROOT, life.attempts, completed) == (life.past[0] if life.past else None)
+    ready = {a.attempt for a in life.attempts if a.ready}
+    assert {completed[n] for n in ids} <= ready
+    # Whatever has happened: a start that asks for nothing, and is not killed, has it running.
+    begun = life.start(None, "ready")
+    assert decide(begun.attempts, None) == GoOn(begun.runs)
+    assert begun.past == (life.past if life.wanted is None else life.wanted)
+
+
+def steps(life):
+    """Every life that this one can become by one thing that happens."""
+    starts = (life.start(wish, kill) for wish, kill in product(wishes(life), KILLS))
+    lives = [after for after in starts if after is not None]
+    running = bool(life.runs) and life.wanted is None
+    return [*lives, *([life.complete()] if running else [])]
+
+
+def test_every_short_life_comes_to_an_attempt_that_is_ready():
+    """All sequences of up to seven starts, kills and checkpoints: facts and truth agree."""
+    seen, front = {Life()}, [Life()]
+    for _ in range(7):
+        front = list(dict.fromkeys(after for life in front for after in steps(life)))
+        front = [life for life in front if life not in seen]
+        seen.update(front)
+    for life in seen:
+        check_life(life)
+    assert len(seen) > 5000
+    assert any(life.runs >= 3 and len(life.completed) >= 3 for life in seen)
+    assert any(len(life.past) == 2 and life.past[1].root == OTHER for life in seen)
+    assert any(len(life.past) < len(life.completed) for life in seen)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_long_lives_do_so_too(data):
+    """Up to forty steps, with more checkpoints to choose from."""
+    life = Life()
+    for _ in range(data.draw(st.integers(10, 40))):
+        life = data.draw(st.sampled_from(steps(life)))
+        check_life(life)
+
+
+def test_a_start_that_asks_for_a_checkpoint_restores_each_time():
+    """A wish that stays in the conf makes a new attempt at every start."""
+    ready = [Attempt(1, ready=True), Attempt(2, Origin(ROOT, 4), ready=True)]
+    assert decide(ready, Wish()) == Restore(3, Wish())
+    assert decide([], Wish(None, 4)) == Restore(1, Wish(None, 4))
+
+
+def test_a_restore_that_was_never_ready_is_made_again_and_named():
+    """The next start takes the same checkpoint, of another root too, under the next number."""
+    attempts = [Attempt(1, ready=True), Attempt(2, Origin(OTHER, 4)), Attempt(3, Origin(OTHER, 4))]
+    assert decide(attempts, None) == Restore(4, Wish(OTHER, 4), (2, 3))
+    assert decide(attempts, Wish(None, 9)) == Restore(4, Wish(None, 9), (2, 3))
+
+
+def test_a_beginning_with_nothing_is_finished_under_its_own_number():
+    """There is no state that a half of it could have got wrong."""
+    assert decide([Attempt(1)], None) == Begin(1)
+    assert decide([], None) == Begin(1)
+
+
+def test_the_line_ends_at_a_deleted_checkpoint():
+    """What lay before it is not known any more; what came after it stays."""
+    attempts = [Attempt(1, ready=True), Attempt(2, Origin(ROOT, 2), ready=True)]
+    assert line(ROOT, attempts, {1: 1, 2: 1, 3: 1, 4: 2}) == ([4, 2, 1], None)
+    assert line(ROOT, attempts, {1: 1, 3: 1, 4: 2}) == ([4], None)
+    assert latest(ROOT, attempts, {1: 1, 3: 1}) is None
+
+
+def test_attempts_are_read_from_their_facts():
+    """Facts in any order, drivers' and others' among them; a path may hold the sign."""
+    rows = [
+        {"attempt": 2, "kind": "STARTED", "restored_from": "s3a://b/a#b#12"},
+        {"attempt": 1, "kind": "READY", "restored_from": None},
+        {"attempt": 1, "kind": "DRIVER", "restored_from": None},
+        {"attempt": 1, "kind": "STARTED", "restored_from": None},
+        {"attempt": 1, "kind": "FAILED", "restored_from": None},
+    ]
+    assert attempts_of(iter(rows)) == [
+        Attempt(1, ready=True),
+        Attempt(2, Origin("s3a://b/a#b", 12)),
+    ]
+    assert str(attempts_of(rows)[1].origin) == "s3a://b/a#b#12"
+
+
+@pytest.mark.parametrize(
+    ("text", "wish"),
+    [
+        ("latest", Wish()),
+        (" 42 ", Wish(None, 42)),
+        ("/data/job#42", Wish("/data/job", 42)),
+        ("s3a://bucket/job/#latest", Wish("s3a://bucket/job")),
+        ("a#b#7", Wish("a#b", 7)),
+        ("relative#7", Wish("relative", 7)),
+        ("/#7", Wish("/", 7)),
+        ("9" * 18, Wish(None, int("9" * 18))),
+    ],
+)
+def test_a_wish_is_read(text, wish):
+    """All four forms; the path is kept but for its last slash."""
+    assert parse_wish(text) == wish
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        "-1",
+        "07",
+        "newest",
+        "LATEST",
+        "#4",
+        "#latest",
+        "/data/job",
+        "/data#",
+        "4#",
+        "1" * 19,
+    ],
+)
+def test_what_is_no_wish_is_refused(text):
+    """With the forms that there are."""
+    with pytest.raises(ValueError, match=r"latest, a checkpoint's id, PATH#ID or PATH#latest"):
+        parse_wish(text)
+
+
+@given(st.builds(Origin, st.text(min_size=1), st.integers(1, 10**18 - 1)))
+def test_an_origin_is_read_as_it_is_written(origin):
+    """Whatever its path is."""
+    row = {"attempt": 1, "kind": "STARTED", "restored_from": str(origin)}
+    assert attempts_of([row]) == [Attempt(1, origin)]
+
+
+# -- a checkpoint and a graph -------------------------------------------------------------------
+
+
+def stage(key="k string", state="n int64", inputs=("a parquet",), groups=4):
+    """A stage as :func:`absflow.graph.describe` says it; an input without format is a channel."""
+    given = (text.partition(" ") for text in inputs)
+    return {
+        "inputs": [[name, [["k", "string"]], bool(format_), format_] for name, _, format_ in given],
+        "key": columns(key),
+        "state": columns(state),
+        "output": [],
+        "key-groups": groups,
+    }
+
+
+def columns(text):
+    pairs = (c.strip().split(" ", 1) for c in text.split(";") if c.strip())
+    return [list(pair) for pair in pairs]
+
+
+def manifest(before, keys=5, lineage=(1, 3)):
+    """A checkpoint of that graph: each of its stages has this many keys and this lineage."""
+    reports = [
+        StageReport(
+            name,
+            3,
+            batch_id=9,
+            keys_total=keys if described["key"] else 0,
+            positions={n: f"{n} at 3" for n, _, root, _ in described["inputs"] if root},
+        )
+        for name, described in before.items()
+    ]
+    return Manifest(3, 1, 0, tuple(StageManifest(report, lineage) for report in reports))
+
+
+def fitted(before, now, keys=5, **declared):
+    return fit(manifest(before, keys), before, now, Declared(**declared))
+
+
+CHAIN = {"left": stage(), "tally": stage("g int64", inputs=("left",))}
+
+
+def test_the_same_graph_fits():
+    """Everything is taken as it is, and there is nothing to say."""
+    told = fitted(CHAIN, CHAIN)
+    assert (told.differences, told.problems) == ((), ())
+    assert told.stages == (
+        StageFit("left", "left", (1, 3), 5, key_groups=(4, 4)),
+        StageFit("tally", "tally", (1, 3), 5, key_groups=(4, 4)),
+    )
+    assert told.positions == {"a": "a at 3"}
+
+
+def now(**stages):
+    return {**CHAIN, **stages}
+
+
+@pytest.mark.parametrize(
+    ("graph", "declared", "difference"),
+    [
+        (now(left=stage(groups=9)), {}, "stage 'left': 4 key groups become 9"),
+        (
+            now(left=stage(state="n int64; m string")),
+            {"defaults": {"left": ["m"]}},
+            "stage 'left': state column 'm' (string) is added",
+        ),
+        (now(left=stage(state="")), {}, "stage 'left': state column 'n' is dropped"),
+        (
+            now(left=stage("x date", "y bool")),
+            {"migrated": ["left"]},
+            "stage 'left': its state is migrated by its own function",
+        ),
+        (
+            now(more=stage()),
+            {},
+            "stage 'more' is new: it begins without state",
+        ),
+        (
+            {"other": stage(), "tally": CHAIN["tally"]},
+            {"renamed": {"other": "left"}},
+            "stage 'left' is now 'other'",
+        ),
+        (
+            now(left=stage(inputs=("a parquet", "b kafka"))),
+            {},
+            "source 'b' is new: it begins where its options say",
+        ),
+        (
+            now(left=stage(inputs=())),
+            {},
+            "source 'a' is no longer read",
+        ),
+        ({"left": CHAIN["left"]}, {"allow_dropped": True}, "stage 'tally' is gone: 5 keys"),
+    ],
+)
+def test_a_difference_is_named_and_no_problem(graph, declared, difference):
+    """What absflow can do by itself, or what the author has declared."""
+    told = fitted(CHAIN, graph, **declared)
+    assert (told.differences, told.problems) == ((difference,), ())
+
+
+@pytest.mark.parametrize(
+    ("graph", "declared", "words"),
+    [
+        (now(left=stage("k binary")), {}, ["stage 'left'", "k string", "k binary", "migrate="]),
+        (
+            now(left=stage("k string; day date")),
+            {},
+            ["was k string, is k string, day date", "migrate="],
+        ),
+        (
+            now(left=stage(state="n int64; m string")),
+            {},
+            ["stage 'left'", "'m' is new and has no default", "defaults={'m': ...}"],
+        ),
+        (
+            now(left=stage(state="n int64; m string")),
+            {"defaults": {"tally": ["m"], "left": ["n"]}},
+            ["'m' is new and has no default"],
+        ),
+        (now(left=stage(state="n int32")), {}, ["'n' was int64, is int32", "migration"]),
+        (
+            {"left": CHAIN["left"]},
+            {},
+            ["5 keys of stage 'tally'", "renamed_from=", "allow-dropped-state"],
+        ),
+        (
+            now(more=stage()),
+            {"renamed": {"more": "lost"}},
+            ["'more' is declared as renamed from 'lost'", "['left', 'tally']"],
+        ),
+        (
+            now(more=stage()),
+            {"renamed": {"more": "left"}},
+            ["stages 'left' and 'more' both take the state of 'left'"],
+        ),
+        (
+            now(left=stage(inputs=("a kafka",))),
+            {},
+            ["source 'a' was parquet, is kafka", "another name"],
+        ),
+    ],
+)
+def test_a_problem_is_named_with_what_to_do(graph, declared, words):
+    """One problem each, which says what was seen and what would help."""
+    (problem,) = fitted(CHAIN, graph, **declared).problems
+    assert [word for word in words if word not in problem] == []
+
+
+def test_all_problems_are_named_at_once():
+    """Nobody mends three things in three starts."""
+    graph = {"left": stage("k binary", "n int32; m date", inputs=("a kafka",))}
+    assert len(fitted(CHAIN, graph).problems) == 5
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("int8", "int16"),
+        ("int8", "double"),
+        ("int16", "float"),
+        ("int32", "int64"),
+        ("int32", "double"),
+        ("float", "double"),
+        ("decimal128(12, 2)", "decimal128(13, 2)"),
+        ("decimal128(12, 2)", "decimal128(14, 4)"),
+    ],
+)
+def test_a_wider_type_holds_every_value(old, new):
+    """It is a difference one way, and a problem the other."""
+    narrow, wide = (now(left=stage(state=f"n {t}")) for t in (old, new))
+    told = fitted(narrow, wide)
+    assert told.problems == ()
+    assert told.differences == (f"stage 'left': state column 'n' is widened from {old} to {new}",)
+    assert told.stages[0].changed
+    assert len(fitted(wide, narrow).problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("int64", "double"),
+        ("int32", "float"),
+        ("int32", "string"),
+        ("int32", "decimal128(38, 0)"),
+        ("decimal128(12, 2)", "decimal128(13, 4)"),
+        ("decimal128(12, 2)", "decimal128(13, 1)"),
+        ("timestamp[us]", "timestamp[us, tz=UTC]"),
+        ("list<element: int32>", "list<element: int64>"),
+    ],
+)
+def test_what_could_lose_a_value_is_refused(old, new):
+    """Also if most values would pass."""
+    before, after = (now(left=stage(state=f"n {t}")) for t in (old, new))
+    (problem,) = fitted(before, after).problems
+    assert f"was {old}, is {new}" in problem
+
+
+def test_columns_in_another_order_are_a_change():
+    """The table of the state history has them in the old one."""
+    before, after = (now(left=stage(state=s)) for s in ("n int64; m date", "m date; n int64"))
+    told = fitted(before, after)
+    assert told.differences == ("stage 'left': its state columns stand in another order",)
+    assert told.problems == ()
+    assert told.stages[0].changed
+
+
+def test_a_renamed_stage_can_change_too():
+    """Each difference tells both names; keys come from the old name."""
+    graph = {"other": stage(state="n int64; m date", groups=7), "tally": CHAIN["tally"]}
+    told = fitted(
+        CHAIN, graph, renamed={"other": "left"}, defaults={"other": ["m"]}, allow_dropped=False
+    )
+    assert told.differences == (
+        "stage 'left' is now 'other'",
+        "stage 'other' (was 'left'): 4 key groups become 7",
+        "stage 'other' (was 'left'): state column 'm' (date) is added",
+    )
+    assert told.problems == ()
+    assert told.stages[0] == StageFit("other", "left", (1, 3), 5, True, key_groups=(4, 7))
+
+
+def test_two_stages_can_change_names():
+    """What is declared goes before what a stage is called."""
+    before = {"left": stage(), "right": stage("k date")}
+    told = fitted(
+        before,
+        {"left": stage("k date"), "right": stage()},
+        renamed={"left": "right", "right": "left"},
+    )
+    assert told.problems == ()
+    assert [(s.stage, s.source) for s in told.stages] == [("left", "right"), ("right", "left")]
+
+
+def test_a_checkpoint_of_after_the_renaming_fits_as_well():
+    """The declaration may stay: the next restore finds the stage under the name it has."""
+    graph = {"other": stage(), "tally": CHAIN["tally"]}
+    told = fitted(graph, graph, renamed={"other": "left"})
+    assert (told.differences, told.problems) == ((), ())
+    assert told.stages[0].source == "other"
+
+
+def test_a_migration_is_left_alone_where_nothing_has_changed():
+    """The next restore, of a checkpoint of the new form, does not migrate again."""
+    told = fitted(CHAIN, CHAIN, migrated=["left", "tally"])
+    assert not any(s.migrate or s.changed for s in told.stages)
+
+
+def test_a_dropped_stage_without_keys_is_no_loss():
+    """A forwarding stage comes and goes with the number of a source's readers."""
+    before = {"a": stage("", "", inputs=("a parquet",)), "left": stage(inputs=("a",))}
+    told = fitted(before, {"left": stage(inputs=("a parquet",))})
+    assert told.problems == ()
+    assert told.differences == ("stage 'a' is gone",)
+    assert told.positions == {"a": "a at 3"}
+
+
+# -- the tables of an attempt -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("matched", "used", "table"),
+    [
+        (None, set(), "s"),
+        (None, {"s"}, "s.3"),
+        (StageFit("s", "s"), {"s", "s.2"}, "s.2"),
+        (StageFit("s", "s", changed=True), {"s", "s.2"}, "s.3"),
+        (StageFit("s", "r", changed=True), {"r"}, "s"),
+        (StageFit("s", None), {"s"}, "s.3"),
+        (StageFit("s", None), set(), "s"),
+    ],
+)
+def test_state_of_another_form_goes_to_a_table_of_its_own(matched, used, table):
+    """A table that an earlier attempt wrote is taken up only for state of its very form."""
+    assert table_of("s", 3, matched, {"s": "s.2", "r": "r"}, used) == table
