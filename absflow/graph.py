@@ -112,10 +112,17 @@ class StageNode:
 
 @dataclass(frozen=True, slots=True)
 class SinkNode:
-    """A sink and the stage whose output goes there."""
+    """A sink and the stage whose output goes there.
+
+    Attributes:
+        name: its name.
+        stage: the stage.
+        on_checkpoint: rows are published when the checkpoint that holds them completes.
+    """
 
     name: str
     stage: str
+    on_checkpoint: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +146,9 @@ class Graph:
     upgrades: Mapping[str, Upgrade]
 
     def has_channel(self, stage: str) -> bool:
-        """Whether another stage reads this one."""
-        return any(stage in names for names in self.upstream.values())
+        """Whether another stage reads this one, or its rows wait for a checkpoint."""
+        waits = any(s.on_checkpoint and s.stage == stage for s in self.sinks.values())
+        return waits or any(stage in names for names in self.upstream.values())
 
 
 def check(
@@ -213,6 +221,7 @@ def describe(graph: Graph) -> dict[str, dict[str, object]]:
             "state": _text(spec.state),
             "output": _text(spec.output),
             "key-groups": spec.key_groups,
+            "channel": graph.has_channel(name),
         }
         for name, spec in graph.stages.items()
     }

@@ -133,9 +133,26 @@ class Job:
         self._stages.append(node)
         return Node(name)
 
-    def sink(self, name: str, stage: Node | str, sink: Sink) -> None:
-        """Declare that the output of ``stage`` goes to ``sink``."""
-        self._sinks.append(SinkNode(name, stage.name if isinstance(stage, Node) else stage))
+    def sink(self, name: str, stage: Node | str, sink: Sink, *, mode: str = "immediate") -> None:
+        """Declare that the output of ``stage`` goes to ``sink``.
+
+        Args:
+            name: the sink's name, unique within the job.
+            stage: the stage, or its name.
+            sink: the destination.
+            mode: "immediate": rows are there with the micro-batch that made them, and a restore
+                takes back what came after the checkpoint. "on-checkpoint": rows are there with the
+                checkpoint that holds them, in one write, and for good.
+
+        Raises:
+            GraphError: there is no such mode.
+        """
+        if mode not in {"immediate", "on-checkpoint"}:
+            raise GraphError(
+                f"sink {name!r}: mode is {mode!r}, must be 'immediate' or 'on-checkpoint'"
+            )
+        given = stage.name if isinstance(stage, Node) else stage
+        self._sinks.append(SinkNode(name, given, mode == "on-checkpoint"))
         self._targets[name] = sink
 
     def start(self) -> Run:

@@ -25,6 +25,7 @@ __all__ = [
     "ForeachBatchSink",
     "Sink",
     "SinkCut",
+    "SinkPublication",
     "SinkRestore",
     "SinkWrite",
     "put_back",
@@ -63,6 +64,17 @@ class SinkWrite:
         """Rises with every write of an ``app_id``, and is the same for a repeated one."""
         return (self.batch_id << _EPOCH_BITS) + self.epoch
 
+    @property
+    def note(self) -> dict[str, Any]:
+        """What a commit says of itself."""
+        return {
+            "job": self.job,
+            "stage": self.stage,
+            "attempt": self.attempt,
+            "batch": self.batch_id,
+            "epoch": self.epoch,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class SinkCut:
@@ -89,6 +101,8 @@ class SinkRestore:
         place: where its rows lie; "" if that is not known.
         now: its version; None if it has none.
         then: the version it goes back to; None if it stays as it is.
+        published: the newest checkpoint published to it then, as far as it can be told.
+        new: the job has not written to it before.
         undone: the job's own commits since, in words.
         problems: what forbids it, in words.
         note: what else to know, in words.
@@ -97,9 +111,47 @@ class SinkRestore:
     place: str
     now: int | None = None
     then: int | None = None
+    published: int | None = None
+    new: bool = False
     undone: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPublication:
+    """One write to an on-checkpoint sink: the rows that a completed checkpoint brings.
+
+    Attributes:
+        job: the job's name.
+        sink: the sink's name.
+        stage: the stage whose output it is.
+        attempt: the attempt that publishes; the rows may be of the one before.
+        checkpoint_id: the checkpoint.
+        after: the checkpoint published before; the rows are those between the two.
+    """
+
+    job: str
+    sink: str
+    stage: str
+    attempt: int
+    checkpoint_id: int
+    after: int
+
+    @property
+    def app_id(self) -> str:
+        """Names the writer; no two attempts share it, for a restore may go back to lower ids."""
+        return f"{self.job}/{self.sink}/published/attempt={self.attempt}"
+
+    @property
+    def version(self) -> int:
+        """Rises with every write of an ``app_id``, and is the same for a repeated one."""
+        return self.checkpoint_id
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """What a commit says of itself."""
+        return {"job": self.job, "stage": self.stage, "published": self.checkpoint_id}
 
 
 class Sink(Protocol):
@@ -116,7 +168,7 @@ class Sink(Protocol):
     def prepare(self, spark: SparkSession, schema: pa.Schema) -> None:
         """Called once before the job starts; refuse here what cannot work."""
 
-    def write(self, rows: DataFrame, made: SinkWrite) -> None:
+    def write(self, rows: DataFrame, made: SinkWrite | SinkPublication) -> None:
         """Write ``rows``; called again with an equal ``made`` after a failure."""
 
     def position(self, spark: SparkSession) -> tuple[str, int | None]:
@@ -159,16 +211,9 @@ class DeltaSink:
                 f"output is {from_arrow_schema(schema).simpleString()}; choose another path"
             )
 
-    def write(self, rows: DataFrame, made: SinkWrite) -> None:
+    def write(self, rows: DataFrame, made: SinkWrite | SinkPublication) -> None:
         """Append in one commit, unless the log has it already."""
-        note = {
-            "job": made.job,
-            "stage": made.stage,
-            "attempt": made.attempt,
-            "batch": made.batch_id,
-            "epoch": made.epoch,
-        }
-        tables.append(rows, self.path, made.app_id, made.version, note)
+        tables.append(rows, self.path, made.app_id, made.version, made.note)
 
     def position(self, spark: SparkSession) -> tuple[str, int | None]:
         """The table's qualified path and newest version; None if it is not there yet."""
@@ -202,12 +247,14 @@ def put_back(place: str, commits: Iterable[Commit], cut: SinkCut) -> SinkRestore
     foreign: list[str] = []  # newer than a commit that is to be undone
     staying: list[str] = []
     now = version = -1
-    then: int | None = None
+    then = published = None
     for commit in commits:
         version, now = commit.version, max(now, commit.version)
         own = commit.note if commit.note.get("job") == cut.job else {}
         epoch = own.get("epoch") if own.get("attempt") == cut.attempt else None
-        if version == cut.begun or (epoch is not None and epoch <= cut.checkpoint_id):
+        published = own.get("published")
+        holds = published if epoch is None else epoch
+        if version == cut.begun or (holds is not None and holds <= cut.checkpoint_id):
             break
         told = f"version {version} ({commit.operation}, {commit.at:%Y-%m-%d %H:%M:%S} UTC)"
         if commit.changes_data and own:
@@ -226,7 +273,9 @@ def put_back(place: str, commits: Iterable[Commit], cut: SinkCut) -> SinkRestore
             "and give the job a new sink",
         )
     note = f"not this job's, and stays: {'; '.join(staying[::-1])}" if staying else ""
-    return SinkRestore(place, now, then, tuple(undone[::-1]), problems, note)
+    return SinkRestore(
+        place, now, then, published, undone=tuple(undone[::-1]), problems=problems, note=note
+    )
 
 
 def _unknown(place: str, version: int, cut: SinkCut) -> str:
@@ -262,13 +311,13 @@ class ForeachBatchSink:
             it likes, in part, or not at all.
     """
 
-    function: Callable[[DataFrame, SinkWrite], None]
+    function: Callable[[DataFrame, SinkWrite | SinkPublication], None]
     reads_all: ClassVar[bool] = False
 
     def prepare(self, spark: SparkSession, schema: pa.Schema) -> None:
         """Nothing to prepare."""
 
-    def write(self, rows: DataFrame, made: SinkWrite) -> None:
+    def write(self, rows: DataFrame, made: SinkWrite | SinkPublication) -> None:
         """Call the function."""
         self.function(rows, made)
 

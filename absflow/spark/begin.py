@@ -21,14 +21,16 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from absflow.errors import RestoreError
+from absflow.errors import GraphError, RestoreError
 from absflow.graph import check_unchanged, describe, fingerprint, topology
-from absflow.protocol import recovery
+from absflow.protocol import publication, recovery
 from absflow.protocol.messages import Action, Policy
+from absflow.protocol.publication import Publication
 from absflow.protocol.recovery import Origin, Restore
 from absflow.settings import Settings
 from absflow.spark.driver import CoordinatorDriver, Tables
 from absflow.spark.plan import ControlStart, JobSpec
+from absflow.spark.publisher import published_by
 from absflow.spark.restore import RestorePlan, carry_out, plan_restore
 from absflow.storage import tables
 from absflow.storage.files import Files
@@ -51,6 +53,8 @@ class Begun:
         attempts: the table, for the driver's further facts.
         coordinator: the coordinator as the facts have it.
         owed: what it must do before anything else.
+        owed_publications: by on-checkpoint sink, what must be published before anything else.
+        newest_completed: the newest completed checkpoint on the line; 0 if there is none.
     """
 
     layout: Layout
@@ -62,6 +66,8 @@ class Begun:
     attempts: tables.DriverTable
     coordinator: CoordinatorDriver
     owed: tuple[Action, ...]
+    owed_publications: Mapping[str, Sequence[Publication]]
+    newest_completed: int
 
 
 def plan(spark: SparkSession, job: JobSpec) -> RestorePlan | None:
@@ -171,7 +177,45 @@ class _Beginning:
             attempts=attempts,
             coordinator=CoordinatorDriver(written, state, _now_ms),
             owed=owed,
+            owed_publications=self._owed_publications(ready, written.completed()),
+            newest_completed=state.completed_id or (origin.checkpoint_id if origin else 0),
         )
+
+    def _owed_publications(
+        self, ready: Mapping[str, Any], completed: Mapping[int, int]
+    ) -> dict[str, list[Publication]]:
+        attempts = [a for a in recovery.attempts_of(self._rows) if a.attempt != self._attempt]
+        attempts.append(recovery.Attempt(self._attempt, self._origin(), ready=True))
+        owed: dict[str, list[Publication]] = {}
+        for name in self._on_checkpoint():
+            if name not in ready["published"]:
+                raise GraphError(
+                    f"on-checkpoint sink {name!r} is new, and what it has missed cannot be told; "
+                    "restore from a checkpoint (spark.absflow.restore.from=latest)"
+                )
+            noted = published_by(self._files, self._layout, self._attempt, name)
+            last = ready["published"][name] if noted is None else noted
+            owed[name] = publication.owed(self._layout.root, attempts, completed, last)
+        return owed
+
+    def _published(self) -> dict[str, int]:
+        """The newest checkpoint that each on-checkpoint sink holds when a new attempt begins.
+
+        A sink that the job has not written to gets the rows after the checkpoint only.
+        """
+        if self._planned is None:
+            return dict.fromkeys(self._on_checkpoint(), 0)
+        upto = self._planned.origin.checkpoint_id
+        held: dict[str, int] = {}
+        for name in self._on_checkpoint():
+            before = self._planned.sinks[name]
+            noted = published_by(self._files, self._layout, self._planned.began_in, name)
+            known = before.published if before.published is not None else noted
+            held[name] = upto if known is None or before.new else min(known, upto)
+        return held
+
+    def _on_checkpoint(self) -> list[str]:
+        return [n for n, node in self._job.graph.sinks.items() if node.on_checkpoint]
 
     def _prepare(self) -> dict[str, Any]:
         """What a new attempt needs; the details of its READY fact."""
@@ -185,6 +229,7 @@ class _Beginning:
             "control": versions,
             "full": self._planned is not None and self._planned.full,
             "sinks": {n: sink.position(self._spark) for n, sink in self._job.sinks.items()},
+            "published": self._published(),
         }
 
     def _origin(self) -> Origin | None:

@@ -124,6 +124,12 @@ class Tables:
             for row in self._checkpoints.rows()
         )
 
+    def completed(self) -> dict[int, int]:
+        """The attempt of each completed checkpoint, by id."""
+        rows = self._checkpoints.rows()
+        done = FactKind.COMPLETED.value
+        return {r["checkpoint_id"]: r["attempt"] for r in rows if r["kind"] == done}
+
     def recover(
         self,
         topology: Topology,
@@ -213,6 +219,8 @@ class CoordinatorDriver:
         """Go on from ``state``; ``now_ms`` is the clock."""
         self._tables = tables
         self._now_ms = now_ms
+        # Called with every checkpoint that completes, in order.
+        self.on_completed: Callable[[int], None] = lambda _: None
         self.state = state
         self.completed_count = 0
         self.finished_checkpoint: int | None = None
@@ -289,4 +297,5 @@ class CoordinatorDriver:
             if not self._tables.is_completed(checkpoint_id):
                 return CheckpointFailed(checkpoint_id, FailureReason.FINALIZE_FAILED, str(error))
         self.completed_count += 1
+        self.on_completed(checkpoint_id)
         return CompletionWritten(checkpoint_id, self._now_ms())

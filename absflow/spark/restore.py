@@ -194,9 +194,11 @@ def _plan_sink(
             f"sink {name!r} is {place!r}, which the job under {taken.origin.root!r} writes; give "
             "the fork a sink of its own"
         )
-        return SinkRestore(place, version, problems=(problem,) if shared else ())
+        return SinkRestore(place, version, new=True, problems=(problem,) if shared else ())
     if place not in begun if place else name not in there:
-        return SinkRestore(place, version, note="new: it gets the rows after the checkpoint only")
+        return SinkRestore(
+            place, version, new=True, note="new: it gets the rows after the checkpoint only"
+        )
     at = taken.origin.checkpoint_id
     return sink.plan_restore(spark, SinkCut(job.graph.job, taken.attempt, at, begun.get(place)))
 
@@ -231,12 +233,15 @@ def carry_out(
     for fit in planned.stages:
         _seed(spark, files, job, layout, planned, fit)
     for name, sink in job.sinks.items():
-        note = {
+        note: dict[str, Any] = {
             "job": job.graph.job,
             "attempt": planned.attempt,
             "restored_from": str(planned.origin),
         }
-        sink.restore(spark, planned.sinks[name], note)
+        back = planned.sinks[name]
+        if back.published is not None:
+            note["published"] = back.published
+        sink.restore(spark, back, note)
 
 
 def _seed(

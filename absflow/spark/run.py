@@ -21,10 +21,12 @@ from absflow.errors import AbsflowError, JobFailedError
 from absflow.graph import fingerprint
 from absflow.protocol.messages import Event, InputExhausted, RootInput, StopRequested, Tick
 from absflow.protocol.restarts import RestartPolicy, Restarts, on_failure
+from absflow.sinks import Sink
 from absflow.spark.batch import StageBatches
 from absflow.spark.begin import begin
 from absflow.spark.listener import BatchDone, QueryDied, QueryListener
 from absflow.spark.plan import JobSpec, stage_pages
+from absflow.spark.publisher import PublicationFailed, Publisher
 from absflow.spark.snapshots import SnapshotAppender
 from absflow.storage import tables
 from absflow.storage.files import Files
@@ -91,7 +93,7 @@ class Run:
         self._graph = job.graph
         self._settings = job.settings
         self._files = Files(spark)
-        self._events: queue.Queue[Event | BatchDone | QueryDied] = queue.Queue()
+        self._events: queue.Queue[Event | BatchDone | QueryDied | PublicationFailed] = queue.Queue()
         self._done = threading.Event()
         self._failure: BaseException | None = None
         self._begun = begin(spark, job)
@@ -158,6 +160,8 @@ class Run:
         """Start the queries and the thread; called once, by the job."""
         self._coordinator.begin(self._begun.owed)
         self._spark.streams.addListener(self._listener)
+        self._publisher = self._start_publisher()
+        self._coordinator.on_completed = self._publisher.submit
         for name, spec in self._graph.stages.items():
             appender = SnapshotAppender(
                 self._spark,
@@ -204,6 +208,12 @@ class Run:
             self._batch_done(event)
         elif isinstance(event, QueryDied):
             self._query_died(event)
+        elif isinstance(event, PublicationFailed):
+            raise JobFailedError(
+                f"job {self._graph.job!r} gave up: checkpoint {event.checkpoint_id} could not be "
+                f"published to sink {event.sink!r}. Nothing is lost: mend the cause and start the "
+                f"job again, which makes it good. The error: {event.error}"
+            ) from event.error
         elif event is not None:
             stop = self._coordinator.handle(event)
         now = _now_ms()
@@ -233,13 +243,7 @@ class Run:
                 f"the query of stage {stage.spec.name!r} was stopped from outside of the job, "
                 "which cannot go on without it; start the job again, and stop it by run.stop()"
             )
-        policy = RestartPolicy(
-            self._settings.restart_attempts,
-            self._settings.restart_initial_delay_ms,
-            self._settings.restart_max_delay_ms,
-            self._settings.restart_multiplier,
-            self._settings.restart_reset_after_ms,
-        )
+        policy = self._restart_policy()
         now = _now_ms()
         stage.restarts, delay = on_failure(policy, stage.restarts, stage.started_ms, now)
         cause = stage.query.exception() if stage.query is not None else None
@@ -274,7 +278,7 @@ class Run:
             self._files,
             channel=self._graph.has_channel(name),
             restored=origin.checkpoint_id if origin else 0,
-            sinks={n: s for n, s in self._job.sinks.items() if self._graph.sinks[n].stage == name},
+            sinks=self._immediate_sinks(name),
             appender=stage.appender,
             max_held_bytes=self._settings.alignment_max_held_bytes,
             tell=self._events.put,
@@ -291,6 +295,37 @@ class Run:
         )
         stage.run_id = str(stage.query.runId)
         self._by_run[stage.run_id] = stage
+
+    def _immediate_sinks(self, stage: str) -> dict[str, Sink]:
+        nodes = self._graph.sinks.values()
+        return {
+            node.name: self._job.sinks[node.name]
+            for node in nodes
+            if node.stage == stage and not node.on_checkpoint
+        }
+
+    def _start_publisher(self) -> Publisher:
+        return Publisher(
+            self._spark,
+            self._files,
+            self._job,
+            self._layout,
+            self._attempt,
+            self._begun.owed_publications,
+            self._begun.newest_completed,
+            self._restart_policy(),
+            self._events.put,
+        )
+
+    def _restart_policy(self) -> RestartPolicy:
+        settings = self._settings
+        return RestartPolicy(
+            settings.restart_attempts,
+            settings.restart_initial_delay_ms,
+            settings.restart_max_delay_ms,
+            settings.restart_multiplier,
+            settings.restart_reset_after_ms,
+        )
 
     def _end(self) -> None:
         try:
@@ -318,6 +353,8 @@ class Run:
                 stage.query.stop()
         for stage in self._stages.values():
             stage.appender.close()
+        # Last, for it publishes what has completed until now.
+        self._publisher.close()
         self._spark.streams.removeListener(self._listener)
 
 

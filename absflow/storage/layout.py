@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 __all__ = ["Layout"]
@@ -50,10 +49,6 @@ class Layout:
         """Directory: the stage's alignment after each batch with a control row."""
         return f"{self.root}/work/attempt={attempt}/{stage}/alignment"
 
-    def channels(self, attempt: int, stages: Iterable[str]) -> list[str]:
-        """The channels of an attempt."""
-        return [self.channel(stage, attempt) for stage in stages]
-
     def work(self, attempt: int) -> str:
         """Directory: all that only this attempt needs."""
         return f"{self.root}/work/attempt={attempt}"
@@ -69,6 +64,10 @@ class Layout:
     def source_log(self, stage: str, source: str, attempt: int) -> str:
         """Directory: what a position of a source needs beside itself."""
         return f"{self.root}/positions/attempt={attempt}/{stage}/{source}"
+
+    def published(self, sink: str, attempt: int) -> str:
+        """File: the newest checkpoint that the attempt has published to an on-checkpoint sink."""
+        return f"{self.root}/positions/attempt={attempt}/_published/{sink}"
 
     def staging(self, stage: str, attempt: int) -> str:
         """Directory: snapshots on their way to the state history."""
