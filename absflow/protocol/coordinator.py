@@ -19,15 +19,12 @@ checkpoints, and its last state counts in them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import replace
 
 from absflow.errors import ProtocolViolation
 from absflow.protocol.alignment import Barrier
 from absflow.protocol.checkpoints import (
     Fact,
-    FactKind,
     FailureReason,
     Manifest,
     StageManifest,
@@ -54,9 +51,15 @@ from absflow.protocol.messages import (
     TriggerWritten,
     Unexpected,
     WriteAbort,
-    WriteBarrier,
     WriteCompletion,
     WriteEnd,
+)
+from absflow.protocol.pending import PHASE_TRANSITIONS, Coordinator, Pending, Phase, validate
+from absflow.protocol.triggers import (
+    all_exhausted,
+    live_stages,
+    next_trigger_ms,
+    trigger_due,
 )
 
 __all__ = [
@@ -71,129 +74,7 @@ __all__ = [
     "validate",
 ]
 
-
-class Phase(Enum):
-    """Where a pending checkpoint stands; completed and aborted ones are facts, not phases."""
-
-    TRIGGERING = "triggering"
-    COLLECTING = "collecting"
-    READY = "ready"
-    FINALIZING = "finalizing"
-
-
-# What a pending checkpoint can go through; the last column is where it leaves this machine. The
-# diagram in the docs is drawn from this table and the tests walk it.
-PHASE_TRANSITIONS: Mapping[tuple[Phase, str], Phase | FactKind] = {
-    (Phase.TRIGGERING, "barrier written"): Phase.COLLECTING,
-    (Phase.TRIGGERING, "failed"): FactKind.ABORTED,
-    (Phase.TRIGGERING, "timeout"): FactKind.ABORTED,
-    (Phase.TRIGGERING, "stop"): FactKind.ABORTED,
-    (Phase.TRIGGERING, "later completed"): FactKind.ABORTED,
-    (Phase.COLLECTING, "all acknowledged"): Phase.READY,
-    (Phase.COLLECTING, "failed"): FactKind.ABORTED,
-    (Phase.COLLECTING, "timeout"): FactKind.ABORTED,
-    (Phase.COLLECTING, "stop"): FactKind.ABORTED,
-    (Phase.COLLECTING, "later completed"): FactKind.ABORTED,
-    (Phase.READY, "finalise"): Phase.FINALIZING,
-    (Phase.READY, "timeout"): FactKind.ABORTED,
-    (Phase.READY, "stop"): FactKind.ABORTED,
-    (Phase.READY, "later completed"): FactKind.ABORTED,
-    (Phase.FINALIZING, "manifest committed"): FactKind.COMPLETED,
-    (Phase.FINALIZING, "failed"): FactKind.ABORTED,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A checkpoint that has been asked for and has no terminal fact yet.
-
-    Attributes:
-        barrier: what travels.
-        awaited: the stages that must report; ended ones are not among them.
-        phase: where it stands.
-        reports: what the stages said so far.
-        found: stages whose history was found in their table's log.
-    """
-
-    barrier: Barrier
-    awaited: frozenset[str]
-    phase: Phase = Phase.TRIGGERING
-    reports: Mapping[str, StageReport] = field(default_factory=dict)
-    found: frozenset[str] = frozenset()
-
-    @property
-    def complete(self) -> bool:
-        """Whether every awaited stage has reported and is durable."""
-        return self.awaited <= self.found and self.awaited <= self.reports.keys()
-
-
-@dataclass(frozen=True, slots=True)
-class Coordinator:
-    """All that the coordinator remembers; rebuilt from facts by :func:`recover`.
-
-    Attributes:
-        topology: the graph.
-        policy: the settings.
-        next_id: the id of the next checkpoint; ids are never used twice.
-        completed: the manifest of the newest completed checkpoint.
-        completed_ms: when it completed.
-        triggered_ms: when the newest checkpoint was triggered (or the job started).
-        pending: by id, rising.
-        failures: counted failures since the last success.
-        last_failure: the newest of them, in words.
-        exhausted: root inputs without anything left, and the newest id triggered at that time.
-        ended: root inputs whose END row is written.
-        stopping: no more triggers.
-        stopped: StopJob was said.
-    """
-
-    topology: Topology
-    policy: Policy
-    next_id: int = 1
-    completed: Manifest | None = None
-    completed_ms: int | None = None
-    triggered_ms: int = 0
-    pending: Mapping[int, Pending] = field(default_factory=dict)
-    failures: int = 0
-    last_failure: str = ""
-    exhausted: Mapping[RootInput, int] = field(default_factory=dict)
-    ended: frozenset[RootInput] = frozenset()
-    stopping: bool = False
-    stopped: bool = False
-
-    @property
-    def completed_id(self) -> int:
-        """The newest completed checkpoint; 0 if there is none."""
-        return self.completed.checkpoint_id if self.completed else 0
-
-
 _Stepped = tuple[Coordinator, tuple[Action, ...]]
-
-
-def live_stages(topology: Topology, ended: frozenset[RootInput]) -> frozenset[str]:
-    """The stages that still have an input that has not ended."""
-    live: set[str] = set()
-    for stage, upstream in topology.upstream.items():
-        roots = {r for r in topology.roots if r.stage == stage}
-        if roots - ended or live.intersection(upstream):
-            live.add(stage)
-    return frozenset(live)
-
-
-def next_trigger_ms(state: Coordinator) -> int | None:
-    """When the next checkpoint may be triggered; None while something else must happen first."""
-    if state.stopping or len(state.pending) >= state.policy.max_concurrent:
-        return None
-    if not live_stages(state.topology, state.ended):
-        return None
-    if _all_exhausted(state):
-        # The final checkpoint does not wait for the clock; a second one is of no use.
-        after_exhaustion = max(state.exhausted.values()) < state.next_id - 1
-        return None if after_exhaustion and state.pending else 0
-    due = state.triggered_ms + state.policy.interval_ms
-    if state.completed_ms is not None:
-        due = max(due, state.completed_ms + state.policy.min_pause_ms)
-    return due
 
 
 def step(state: Coordinator, event: Event) -> _Stepped:
@@ -278,19 +159,8 @@ def _tick(state: Coordinator, now_ms: int) -> _Stepped:
         if expired and pending.phase is not Phase.FINALIZING:
             state, said = _abort(state, checkpoint_id, FailureReason.EXPIRED, _missing(pending))
             actions.extend(said)
-    due = next_trigger_ms(state)
-    tolerated = state.failures <= state.policy.tolerable_failed
-    if due is not None and now_ms >= due and tolerated:
-        barrier = Barrier(state.next_id, state.completed_id, state.completed_id, now_ms)
-        pending = Pending(barrier, live_stages(state.topology, state.ended))
-        state = replace(
-            state,
-            next_id=state.next_id + 1,
-            triggered_ms=now_ms,
-            pending={**state.pending, barrier.checkpoint_id: pending},
-        )
-        actions.append(WriteBarrier(barrier))
-    return state, tuple(actions)
+    state, said = trigger_due(state, now_ms)
+    return state, (*actions, *said)
 
 
 def _missing(pending: Pending) -> str:
@@ -436,7 +306,7 @@ def _completed(state: Coordinator, checkpoint_id: int, now_ms: int) -> _Stepped:
     if behind >= state.topology.roots:
         state, said = _stop(state)
         return state, (*actions, FinishJob(checkpoint_id), *said)
-    if not _all_exhausted(state):
+    if not all_exhausted(state):
         actions.extend(WriteEnd(root) for root in sorted(behind - state.ended))
         state = replace(state, ended=state.ended | behind)
     return state, tuple(actions)
@@ -463,10 +333,6 @@ def _exhausted(state: Coordinator, root: RootInput) -> Coordinator:
     return replace(state, exhausted={root: state.next_id - 1, **state.exhausted})
 
 
-def _all_exhausted(state: Coordinator) -> bool:
-    return bool(state.topology.roots) and state.exhausted.keys() >= state.topology.roots
-
-
 def _stop(state: Coordinator) -> _Stepped:
     """Trigger nothing more and give up what is pending, but for what is being finalised."""
     if state.stopping:
@@ -478,28 +344,3 @@ def _stop(state: Coordinator) -> _Stepped:
             state, said = _abort(state, checkpoint_id, FailureReason.JOB_STOPPED)
             actions.extend(said)
     return state, tuple(actions)
-
-
-def validate(state: Coordinator) -> None:
-    """Check what must always hold between two events; for tests and the simulator.
-
-    Raises:
-        ProtocolViolation: naming the first invariant that does not hold.
-    """
-    finalizing = [n for n, p in state.pending.items() if p.phase is Phase.FINALIZING]
-    ready = [n for n, p in state.pending.items() if p.phase is Phase.READY]
-    checks = {
-        "ids rise": all(n < state.next_id for n in state.pending),
-        "completed is below next": state.completed_id < state.next_id,
-        "one is finalised at a time": len(finalizing) <= 1,
-        "a ready one is finalised": bool(finalizing) or not ready,
-        "reports are awaited": all(
-            p.reports.keys() <= p.awaited and p.found <= p.reports.keys()
-            for p in state.pending.values()
-        ),
-        "max-concurrent is kept": len(state.pending) <= state.policy.max_concurrent,
-        "ended inputs were exhausted": state.ended <= state.exhausted.keys(),
-    }
-    for invariant, holds in checks.items():
-        if not holds:
-            raise ProtocolViolation(f"invariant broken: {invariant}; state {state}")

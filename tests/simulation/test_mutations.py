@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from absflow.protocol import alignment, coordinator
+from absflow.protocol import alignment, coordinator, triggers
 from absflow.protocol.alignment import Barrier, Ignore, InputState, Reason
-from absflow.protocol.coordinator import Pending
+from absflow.protocol.pending import Pending
 from absflow.simulation import query, stage, tables, world
 
 SEEDS = range(120)
@@ -127,7 +127,7 @@ MUTATIONS = {
         "has stages",
     ),
     "increments are relative to a checkpoint that may yet fail": (
-        [(coordinator, "Barrier", trigger_with(lambda b: replace(b, base_id=b.checkpoint_id - 1)))],
+        [(triggers, "Barrier", trigger_with(lambda b: replace(b, base_id=b.checkpoint_id - 1)))],
         "consistent cut",
     ),
     "tombstones go as soon as the next trigger": (
@@ -162,7 +162,7 @@ MUTATIONS = {
         "exactly once",
     ),
     "a stage that has ended is awaited": (
-        [(coordinator, "live_stages", lambda topology, ended: frozenset(topology.upstream))],
+        [(triggers, "live_stages", lambda topology, ended: frozenset(topology.upstream))],
         "stuck",
     ),
 }
