@@ -15,6 +15,12 @@ checkpoint is triggered at once, and its completion finishes the job: then every
 only some are, such an input ends for good (an END row) as soon as a checkpoint that was triggered
 after its exhaustion has completed; a stage all of whose inputs have ended takes no part in later
 checkpoints, and its last state counts in them.
+
+A *savepoint* is a checkpoint that a person asked for. It is full, has a timeout of its own, and
+neither gives way to a later one that completes first nor counts when it fails; completed, it is a
+checkpoint like any other, also the last one of an exhausted job. Its terminal fact carries the
+request and so answers it. One that is to stop the job holds off the clock's triggers while it is
+pending: the job stops if it completes, and goes on if it fails.
 """
 
 from __future__ import annotations
@@ -22,10 +28,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from absflow.errors import ProtocolViolation
-from absflow.protocol.alignment import Barrier
 from absflow.protocol.checkpoints import (
     Fact,
     FailureReason,
+    Kind,
     Manifest,
     StageManifest,
     StageReport,
@@ -43,11 +49,13 @@ from absflow.protocol.messages import (
     InputExhausted,
     Policy,
     RootInput,
+    SavepointRequested,
     StageReported,
     StopJob,
     StopRequested,
     Tick,
     Topology,
+    Triggered,
     TriggerWritten,
     Unexpected,
     WriteAbort,
@@ -60,6 +68,7 @@ from absflow.protocol.triggers import (
     live_stages,
     next_trigger_ms,
     trigger_due,
+    trigger_savepoint,
 )
 
 __all__ = [
@@ -82,7 +91,7 @@ def step(state: Coordinator, event: Event) -> _Stepped:
 
     Raises:
         ProtocolViolation: for a report of a stage, or the end of an input, that the graph does not
-            have, and for a completion that was not asked for.
+            have, for a completion that was not asked for, and for a request without a name.
     """
     state, actions = _apply(state, event)
     state, finalised = _finalise(state)
@@ -106,6 +115,8 @@ def _apply(state: Coordinator, event: Event) -> _Stepped:
             return _completed(state, checkpoint_id, now_ms)
         case InputExhausted(root):
             return _exhausted(state, root), ()
+        case SavepointRequested():
+            return trigger_savepoint(state, event)
         case StopRequested():
             return _stop(state)
 
@@ -114,10 +125,11 @@ def recover(
     topology: Topology,
     policy: Policy,
     now_ms: int,
-    barriers: tuple[Barrier, ...],
+    triggers: tuple[Triggered, ...],
     facts: tuple[Fact, ...],
     completed: Manifest | None,
     ended: frozenset[RootInput] = frozenset(),
+    floor: int = 0,
 ) -> _Stepped:
     """The coordinator of a driver that starts, and what it must write before anything else.
 
@@ -125,37 +137,43 @@ def recover(
         topology: the graph.
         policy: the settings.
         now_ms: the clock.
-        barriers: every trigger in the ``barriers`` table.
+        triggers: every trigger in the ``barriers`` table, of all attempts.
         facts: every terminal fact in the ``checkpoints`` table.
-        completed: the manifest of the newest completed checkpoint.
-        ended: root inputs with an END row.
+        completed: the manifest that the next increment goes on from: of the newest checkpoint that
+            completed in this attempt, else of the one that the attempt was restored from; None if
+            there is neither, or if the snapshots must be full until one has completed.
+        ended: root inputs with an END row in this attempt.
+        floor: the checkpoint that the attempt was restored from, 0 if none; ids rise above it.
 
     A trigger without a terminal fact was pending when the last driver died. It is aborted, though
-    its stages may have finished: a report that died with that driver cannot come again.
+    its stages may have finished: a report that died with that driver cannot come again. That of
+    another attempt is aborted as well, so that it comes to its end, but nobody waits for it.
     """
     terminal = {fact.checkpoint_id for fact in facts}
-    ids = terminal | {b.checkpoint_id for b in barriers}
+    lost = {t.barrier.checkpoint_id: t for t in triggers if t.barrier.checkpoint_id not in terminal}
+    known = {*terminal, *lost, floor, completed.checkpoint_id if completed else 0}
     state = Coordinator(
         topology=topology,
         policy=policy,
-        next_id=max(ids, default=0) + 1,
+        next_id=max(known) + 1,
         completed=completed,
         triggered_ms=now_ms,
         ended=ended,
         exhausted=dict.fromkeys(ended, 0),
     )
-    lost = sorted((b for b in barriers if b.checkpoint_id not in terminal), key=_id_of)
-    return state, tuple(WriteAbort(b, FailureReason.DRIVER_RESTART) for b in lost)
-
-
-def _id_of(barrier: Barrier) -> int:
-    return barrier.checkpoint_id
+    reason = FailureReason.DRIVER_RESTART
+    return state, tuple(
+        WriteAbort(t.barrier, reason, "", t.kind, t.request, release=t.ours)
+        for _, t in sorted(lost.items())
+    )
 
 
 def _tick(state: Coordinator, now_ms: int) -> _Stepped:
     actions: list[Action] = []
     for checkpoint_id, pending in sorted(state.pending.items()):
-        expired = now_ms >= pending.barrier.triggered_ms + state.policy.timeout_ms
+        savepoint = pending.kind is Kind.SAVEPOINT
+        timeout_ms = state.policy.savepoint_timeout_ms if savepoint else state.policy.timeout_ms
+        expired = now_ms >= pending.barrier.triggered_ms + timeout_ms
         if expired and pending.phase is not Phase.FINALIZING:
             state, said = _abort(state, checkpoint_id, FailureReason.EXPIRED, _missing(pending))
             actions.extend(said)
@@ -280,7 +298,14 @@ def _manifest(state: Coordinator, pending: Pending) -> Manifest:
         elif before is not None:
             stages.append(before)
     barrier = pending.barrier
-    return Manifest(barrier.checkpoint_id, barrier.base_id, barrier.triggered_ms, tuple(stages))
+    return Manifest(
+        barrier.checkpoint_id,
+        barrier.base_id,
+        barrier.triggered_ms,
+        tuple(stages),
+        pending.kind,
+        pending.request,
+    )
 
 
 def _completed(state: Coordinator, checkpoint_id: int, now_ms: int) -> _Stepped:
@@ -290,16 +315,11 @@ def _completed(state: Coordinator, checkpoint_id: int, now_ms: int) -> _Stepped:
             f"checkpoint {checkpoint_id} was committed, but it was not being finalised; "
             f"pending are {sorted(state.pending)}"
         )
+    manifest = _manifest(state, pending)
     rest = {n: p for n, p in state.pending.items() if n != checkpoint_id}
-    state = replace(
-        state,
-        completed=_manifest(state, pending),
-        completed_ms=now_ms,
-        pending=rest,
-        failures=0,
-    )
+    state = _advance(replace(state, pending=rest), manifest, now_ms)
     actions: list[Action] = []
-    for older in sorted(n for n in rest if n < checkpoint_id):
+    for older in _subsumed(state, checkpoint_id):
         state, said = _abort(state, older, FailureReason.SUBSUMED, f"by {checkpoint_id}")
         actions.extend(said)
     behind = {r for r, mark in state.exhausted.items() if checkpoint_id > mark}
@@ -309,7 +329,23 @@ def _completed(state: Coordinator, checkpoint_id: int, now_ms: int) -> _Stepped:
     if not all_exhausted(state):
         actions.extend(WriteEnd(root) for root in sorted(behind - state.ended))
         state = replace(state, ended=state.ended | behind)
+    if pending.stop:
+        state, said = _stop(state)
+        actions.extend(said)
     return state, tuple(actions)
+
+
+def _advance(state: Coordinator, manifest: Manifest, now_ms: int) -> Coordinator:
+    """Go on from this checkpoint; a savepoint that completes behind a later one changes nothing."""
+    if manifest.checkpoint_id < state.completed_id:
+        return state
+    return replace(state, completed=manifest, completed_ms=now_ms, failures=0)
+
+
+def _subsumed(state: Coordinator, checkpoint_id: int) -> list[int]:
+    """The pending ones that are of no use now; a savepoint always is, to the one who asked."""
+    pending = sorted(state.pending.items())
+    return [n for n, p in pending if n < checkpoint_id and p.kind is Kind.CHECKPOINT]
 
 
 def _abort(
@@ -318,11 +354,13 @@ def _abort(
     pending = state.pending[checkpoint_id]
     rest = {n: p for n, p in state.pending.items() if n != checkpoint_id}
     state = replace(state, pending=rest)
-    # Flink: the failure of an id older than the last success says nothing about the present.
-    if reason.counted and checkpoint_id > state.completed_id:
+    # Flink: the failure of an id older than the last success says nothing about the present, and
+    # that of a savepoint nothing about the checkpoints that the job relies on.
+    periodic = pending.kind is Kind.CHECKPOINT
+    if periodic and reason.counted and checkpoint_id > state.completed_id:
         text = f"checkpoint {checkpoint_id}: {reason.sentence}" + (f" ({cause})" if cause else "")
         state = replace(state, failures=state.failures + 1, last_failure=text)
-    return state, (WriteAbort(pending.barrier, reason, cause),)
+    return state, (WriteAbort(pending.barrier, reason, cause, pending.kind, pending.request),)
 
 
 def _exhausted(state: Coordinator, root: RootInput) -> Coordinator:

@@ -11,7 +11,7 @@ from enum import Enum
 
 from absflow.errors import ProtocolViolation
 from absflow.protocol.alignment import Barrier
-from absflow.protocol.checkpoints import FactKind, Manifest, StageReport
+from absflow.protocol.checkpoints import FactKind, Kind, Manifest, StageReport
 from absflow.protocol.messages import Policy, RootInput, Topology
 
 __all__ = ["PHASE_TRANSITIONS", "Coordinator", "Pending", "Phase", "validate"]
@@ -26,8 +26,9 @@ class Phase(Enum):
     FINALIZING = "finalizing"
 
 
-# What a pending checkpoint can go through; the last column is where it leaves this machine. The
-# diagram in the docs is drawn from this table and the tests walk it.
+# What a pending checkpoint can go through; the last column is where it leaves this machine. Only
+# to a savepoint it does not matter whether a later one has completed. The diagram in the docs is
+# drawn from this table and the tests walk it.
 PHASE_TRANSITIONS: Mapping[tuple[Phase, str], Phase | FactKind] = {
     (Phase.TRIGGERING, "barrier written"): Phase.COLLECTING,
     (Phase.TRIGGERING, "failed"): FactKind.ABORTED,
@@ -58,6 +59,9 @@ class Pending:
         phase: where it stands.
         reports: what the stages said so far.
         found: stages whose history was found in their table's log.
+        kind: CHECKPOINT or SAVEPOINT.
+        request: the wish that a savepoint answers.
+        stop: the job is to stop once it has completed.
     """
 
     barrier: Barrier
@@ -65,6 +69,9 @@ class Pending:
     phase: Phase = Phase.TRIGGERING
     reports: Mapping[str, StageReport] = field(default_factory=dict)
     found: frozenset[str] = frozenset()
+    kind: Kind = Kind.CHECKPOINT
+    request: str = ""
+    stop: bool = False
 
     @property
     def complete(self) -> bool:
@@ -80,9 +87,9 @@ class Coordinator:
         topology: the graph.
         policy: the settings.
         next_id: the id of the next checkpoint; ids are never used twice.
-        completed: the manifest of the newest completed checkpoint.
+        completed: the manifest that increments go on from, of the newest completed checkpoint.
         completed_ms: when it completed.
-        triggered_ms: when the newest checkpoint was triggered (or the job started).
+        triggered_ms: when the clock last triggered a checkpoint (or the job started).
         pending: by id, rising.
         failures: counted failures since the last success.
         last_failure: the newest of them, in words.
@@ -111,6 +118,11 @@ class Coordinator:
         """The newest completed checkpoint; 0 if there is none."""
         return self.completed.checkpoint_id if self.completed else 0
 
+    @property
+    def leaving(self) -> bool:
+        """Whether a savepoint is pending that is to stop the job."""
+        return any(pending.stop for pending in self.pending.values())
+
 
 def validate(state: Coordinator) -> None:
     """Check what must always hold between two events; for tests and the simulator.
@@ -120,6 +132,9 @@ def validate(state: Coordinator) -> None:
     """
     finalizing = [n for n, p in state.pending.items() if p.phase is Phase.FINALIZING]
     ready = [n for n, p in state.pending.items() if p.phase is Phase.READY]
+    savepoints = {n: p for n, p in state.pending.items() if p.kind is Kind.SAVEPOINT}
+    periodic = state.pending.keys() - savepoints.keys()
+    stops = [n for n, p in state.pending.items() if p.stop]
     checks = {
         "ids rise": all(n < state.next_id for n in state.pending),
         "completed is below next": state.completed_id < state.next_id,
@@ -129,7 +144,15 @@ def validate(state: Coordinator) -> None:
             p.reports.keys() <= p.awaited and p.found <= p.reports.keys()
             for p in state.pending.values()
         ),
-        "max-concurrent is kept": len(state.pending) <= state.policy.max_concurrent,
+        "max-concurrent is kept": len(periodic) <= state.policy.max_concurrent,
+        "savepoints are full": all(p.barrier.base_id == 0 for p in savepoints.values()),
+        "savepoints answer requests, each its own": all(
+            bool(p.request) is (n in savepoints) for n, p in state.pending.items()
+        )
+        and len({p.request for p in savepoints.values()}) == len(savepoints),
+        "only savepoints stop the job": savepoints.keys() >= set(stops),
+        "a job that is to stop triggers nothing more": not stops
+        or max(periodic, default=0) < min(stops),
         "ended inputs were exhausted": state.ended <= state.exhausted.keys(),
     }
     for invariant, holds in checks.items():

@@ -33,6 +33,7 @@ from absflow.protocol.messages import (
     RootInput,
     StopJob,
     Topology,
+    Triggered,
     TriggerWritten,
     WriteAbort,
     WriteBarrier,
@@ -128,8 +129,12 @@ class Tables:
     ) -> tuple[Coordinator, tuple[Action, ...]]:
         """The coordinator as the facts have it."""
         rows = [r for r in self._barriers.rows() if r["attempt"] == self._attempt]
-        barriers = tuple(
-            Barrier(r["checkpoint_id"], r["base_id"], r["completed_id"], millis(r["triggered_at"]))
+        triggers = tuple(
+            Triggered(
+                Barrier(
+                    r["checkpoint_id"], r["base_id"], r["completed_id"], millis(r["triggered_at"])
+                )
+            )
             for r in rows
             if r["kind"] == Kind.CHECKPOINT.value
         )
@@ -142,7 +147,7 @@ class Tables:
             topology,
             policy,
             now_ms,
-            barriers,
+            triggers,
             facts,
             manifest_of(newest) if newest else None,
             frozenset(ended),
