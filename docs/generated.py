@@ -11,7 +11,7 @@ from pathlib import Path
 
 from absflow.protocol.alignment import INPUT_TRANSITIONS, InputStatus
 from absflow.protocol.checkpoints import FactKind, FailureReason
-from absflow.protocol.coordinator import PHASE_TRANSITIONS, Phase
+from absflow.protocol.pending import PHASE_TRANSITIONS, Phase
 from absflow.settings import PREFIX, SETTINGS, Setting
 
 PAGES = tuple(

@@ -26,9 +26,10 @@ __all__ = [
 
 
 class Kind(Enum):
-    """What asked for the barrier row."""
+    """What asked for the barrier row: the clock, a person, or the end of an input."""
 
     CHECKPOINT = "CHECKPOINT"
+    SAVEPOINT = "SAVEPOINT"
     END = "END"
 
 
@@ -39,7 +40,7 @@ class FailureReason(Enum):
     follow Flink's ``CheckpointFailureManager``. ``sentence`` is what people read.
     """
 
-    EXPIRED = ("EXPIRED", True, "not every stage reported within checkpoint.timeout")
+    EXPIRED = ("EXPIRED", True, "not every stage reported within its timeout")
     TRIGGER_FAILED = ("TRIGGER_FAILED", True, "the barrier row could not be written")
     SNAPSHOT_FAILED = ("SNAPSHOT_FAILED", True, "a stage's state history could not be appended")
     FINALIZE_FAILED = ("FINALIZE_FAILED", True, "the manifest could not be committed")
@@ -122,12 +123,17 @@ class StageManifest:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The record that makes a checkpoint exist; written by one commit and never changed."""
+    """The record that makes a checkpoint exist; written by one commit and never changed.
+
+    ``request`` is the wish that a savepoint answers; a checkpoint of the clock answers none.
+    """
 
     checkpoint_id: int
     base_id: int
     triggered_ms: int
     stages: tuple[StageManifest, ...]
+    kind: Kind = Kind.CHECKPOINT
+    request: str = ""
 
     def stage(self, name: str) -> StageManifest | None:
         """The part of ``name``, None if the stage is not in this checkpoint."""
@@ -136,11 +142,12 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A terminal fact about one checkpoint."""
+    """A terminal fact about one checkpoint; the answer to ``request`` if it was a savepoint."""
 
     checkpoint_id: int
     kind: FactKind
     reason: FailureReason | None = None
+    request: str = ""
 
 
 def extend_lineage(

@@ -15,20 +15,23 @@ checkpoint is triggered at once, and its completion finishes the job: then every
 only some are, such an input ends for good (an END row) as soon as a checkpoint that was triggered
 after its exhaustion has completed; a stage all of whose inputs have ended takes no part in later
 checkpoints, and its last state counts in them.
+
+A *savepoint* is a checkpoint that a person asked for. It is full, has a timeout of its own, and
+neither gives way to a later one that completes first nor counts when it fails; completed, it is a
+checkpoint like any other, also the last one of an exhausted job. Its terminal fact carries the
+request and so answers it. One that is to stop the job holds off the clock's triggers while it is
+pending: the job stops if it completes, and goes on if it fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import replace
 
 from absflow.errors import ProtocolViolation
-from absflow.protocol.alignment import Barrier
 from absflow.protocol.checkpoints import (
     Fact,
-    FactKind,
     FailureReason,
+    Kind,
     Manifest,
     StageManifest,
     StageReport,
@@ -46,17 +49,26 @@ from absflow.protocol.messages import (
     InputExhausted,
     Policy,
     RootInput,
+    SavepointRequested,
     StageReported,
     StopJob,
     StopRequested,
     Tick,
     Topology,
+    Triggered,
     TriggerWritten,
     Unexpected,
     WriteAbort,
-    WriteBarrier,
     WriteCompletion,
     WriteEnd,
+)
+from absflow.protocol.pending import PHASE_TRANSITIONS, Coordinator, Pending, Phase, validate
+from absflow.protocol.triggers import (
+    all_exhausted,
+    live_stages,
+    next_trigger_ms,
+    trigger_due,
+    trigger_savepoint,
 )
 
 __all__ = [
@@ -71,129 +83,7 @@ __all__ = [
     "validate",
 ]
 
-
-class Phase(Enum):
-    """Where a pending checkpoint stands; completed and aborted ones are facts, not phases."""
-
-    TRIGGERING = "triggering"
-    COLLECTING = "collecting"
-    READY = "ready"
-    FINALIZING = "finalizing"
-
-
-# What a pending checkpoint can go through; the last column is where it leaves this machine. The
-# diagram in the docs is drawn from this table and the tests walk it.
-PHASE_TRANSITIONS: Mapping[tuple[Phase, str], Phase | FactKind] = {
-    (Phase.TRIGGERING, "barrier written"): Phase.COLLECTING,
-    (Phase.TRIGGERING, "failed"): FactKind.ABORTED,
-    (Phase.TRIGGERING, "timeout"): FactKind.ABORTED,
-    (Phase.TRIGGERING, "stop"): FactKind.ABORTED,
-    (Phase.TRIGGERING, "later completed"): FactKind.ABORTED,
-    (Phase.COLLECTING, "all acknowledged"): Phase.READY,
-    (Phase.COLLECTING, "failed"): FactKind.ABORTED,
-    (Phase.COLLECTING, "timeout"): FactKind.ABORTED,
-    (Phase.COLLECTING, "stop"): FactKind.ABORTED,
-    (Phase.COLLECTING, "later completed"): FactKind.ABORTED,
-    (Phase.READY, "finalise"): Phase.FINALIZING,
-    (Phase.READY, "timeout"): FactKind.ABORTED,
-    (Phase.READY, "stop"): FactKind.ABORTED,
-    (Phase.READY, "later completed"): FactKind.ABORTED,
-    (Phase.FINALIZING, "manifest committed"): FactKind.COMPLETED,
-    (Phase.FINALIZING, "failed"): FactKind.ABORTED,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A checkpoint that has been asked for and has no terminal fact yet.
-
-    Attributes:
-        barrier: what travels.
-        awaited: the stages that must report; ended ones are not among them.
-        phase: where it stands.
-        reports: what the stages said so far.
-        found: stages whose history was found in their table's log.
-    """
-
-    barrier: Barrier
-    awaited: frozenset[str]
-    phase: Phase = Phase.TRIGGERING
-    reports: Mapping[str, StageReport] = field(default_factory=dict)
-    found: frozenset[str] = frozenset()
-
-    @property
-    def complete(self) -> bool:
-        """Whether every awaited stage has reported and is durable."""
-        return self.awaited <= self.found and self.awaited <= self.reports.keys()
-
-
-@dataclass(frozen=True, slots=True)
-class Coordinator:
-    """All that the coordinator remembers; rebuilt from facts by :func:`recover`.
-
-    Attributes:
-        topology: the graph.
-        policy: the settings.
-        next_id: the id of the next checkpoint; ids are never used twice.
-        completed: the manifest of the newest completed checkpoint.
-        completed_ms: when it completed.
-        triggered_ms: when the newest checkpoint was triggered (or the job started).
-        pending: by id, rising.
-        failures: counted failures since the last success.
-        last_failure: the newest of them, in words.
-        exhausted: root inputs without anything left, and the newest id triggered at that time.
-        ended: root inputs whose END row is written.
-        stopping: no more triggers.
-        stopped: StopJob was said.
-    """
-
-    topology: Topology
-    policy: Policy
-    next_id: int = 1
-    completed: Manifest | None = None
-    completed_ms: int | None = None
-    triggered_ms: int = 0
-    pending: Mapping[int, Pending] = field(default_factory=dict)
-    failures: int = 0
-    last_failure: str = ""
-    exhausted: Mapping[RootInput, int] = field(default_factory=dict)
-    ended: frozenset[RootInput] = frozenset()
-    stopping: bool = False
-    stopped: bool = False
-
-    @property
-    def completed_id(self) -> int:
-        """The newest completed checkpoint; 0 if there is none."""
-        return self.completed.checkpoint_id if self.completed else 0
-
-
 _Stepped = tuple[Coordinator, tuple[Action, ...]]
-
-
-def live_stages(topology: Topology, ended: frozenset[RootInput]) -> frozenset[str]:
-    """The stages that still have an input that has not ended."""
-    live: set[str] = set()
-    for stage, upstream in topology.upstream.items():
-        roots = {r for r in topology.roots if r.stage == stage}
-        if roots - ended or live.intersection(upstream):
-            live.add(stage)
-    return frozenset(live)
-
-
-def next_trigger_ms(state: Coordinator) -> int | None:
-    """When the next checkpoint may be triggered; None while something else must happen first."""
-    if state.stopping or len(state.pending) >= state.policy.max_concurrent:
-        return None
-    if not live_stages(state.topology, state.ended):
-        return None
-    if _all_exhausted(state):
-        # The final checkpoint does not wait for the clock; a second one is of no use.
-        after_exhaustion = max(state.exhausted.values()) < state.next_id - 1
-        return None if after_exhaustion and state.pending else 0
-    due = state.triggered_ms + state.policy.interval_ms
-    if state.completed_ms is not None:
-        due = max(due, state.completed_ms + state.policy.min_pause_ms)
-    return due
 
 
 def step(state: Coordinator, event: Event) -> _Stepped:
@@ -201,7 +91,7 @@ def step(state: Coordinator, event: Event) -> _Stepped:
 
     Raises:
         ProtocolViolation: for a report of a stage, or the end of an input, that the graph does not
-            have, and for a completion that was not asked for.
+            have, for a completion that was not asked for, and for a request without a name.
     """
     state, actions = _apply(state, event)
     state, finalised = _finalise(state)
@@ -225,6 +115,8 @@ def _apply(state: Coordinator, event: Event) -> _Stepped:
             return _completed(state, checkpoint_id, now_ms)
         case InputExhausted(root):
             return _exhausted(state, root), ()
+        case SavepointRequested():
+            return trigger_savepoint(state, event)
         case StopRequested():
             return _stop(state)
 
@@ -233,10 +125,11 @@ def recover(
     topology: Topology,
     policy: Policy,
     now_ms: int,
-    barriers: tuple[Barrier, ...],
+    triggers: tuple[Triggered, ...],
     facts: tuple[Fact, ...],
     completed: Manifest | None,
     ended: frozenset[RootInput] = frozenset(),
+    floor: int = 0,
 ) -> _Stepped:
     """The coordinator of a driver that starts, and what it must write before anything else.
 
@@ -244,53 +137,48 @@ def recover(
         topology: the graph.
         policy: the settings.
         now_ms: the clock.
-        barriers: every trigger in the ``barriers`` table.
+        triggers: every trigger in the ``barriers`` table, of all attempts.
         facts: every terminal fact in the ``checkpoints`` table.
-        completed: the manifest of the newest completed checkpoint.
-        ended: root inputs with an END row.
+        completed: the manifest that the next increment goes on from: of the newest checkpoint that
+            completed in this attempt, else of the one that the attempt was restored from; None if
+            there is neither, or if the snapshots must be full until one has completed.
+        ended: root inputs with an END row in this attempt.
+        floor: the checkpoint that the attempt was restored from, 0 if none; ids rise above it.
 
     A trigger without a terminal fact was pending when the last driver died. It is aborted, though
-    its stages may have finished: a report that died with that driver cannot come again.
+    its stages may have finished: a report that died with that driver cannot come again. That of
+    another attempt is aborted as well, so that it comes to its end, but nobody waits for it.
     """
     terminal = {fact.checkpoint_id for fact in facts}
-    ids = terminal | {b.checkpoint_id for b in barriers}
+    lost = {t.barrier.checkpoint_id: t for t in triggers if t.barrier.checkpoint_id not in terminal}
+    known = {*terminal, *lost, floor, completed.checkpoint_id if completed else 0}
     state = Coordinator(
         topology=topology,
         policy=policy,
-        next_id=max(ids, default=0) + 1,
+        next_id=max(known) + 1,
         completed=completed,
         triggered_ms=now_ms,
         ended=ended,
         exhausted=dict.fromkeys(ended, 0),
     )
-    lost = sorted((b for b in barriers if b.checkpoint_id not in terminal), key=_id_of)
-    return state, tuple(WriteAbort(b, FailureReason.DRIVER_RESTART) for b in lost)
-
-
-def _id_of(barrier: Barrier) -> int:
-    return barrier.checkpoint_id
+    reason = FailureReason.DRIVER_RESTART
+    return state, tuple(
+        WriteAbort(t.barrier, reason, "", t.kind, t.request, release=t.ours)
+        for _, t in sorted(lost.items())
+    )
 
 
 def _tick(state: Coordinator, now_ms: int) -> _Stepped:
     actions: list[Action] = []
     for checkpoint_id, pending in sorted(state.pending.items()):
-        expired = now_ms >= pending.barrier.triggered_ms + state.policy.timeout_ms
+        savepoint = pending.kind is Kind.SAVEPOINT
+        timeout_ms = state.policy.savepoint_timeout_ms if savepoint else state.policy.timeout_ms
+        expired = now_ms >= pending.barrier.triggered_ms + timeout_ms
         if expired and pending.phase is not Phase.FINALIZING:
             state, said = _abort(state, checkpoint_id, FailureReason.EXPIRED, _missing(pending))
             actions.extend(said)
-    due = next_trigger_ms(state)
-    tolerated = state.failures <= state.policy.tolerable_failed
-    if due is not None and now_ms >= due and tolerated:
-        barrier = Barrier(state.next_id, state.completed_id, state.completed_id, now_ms)
-        pending = Pending(barrier, live_stages(state.topology, state.ended))
-        state = replace(
-            state,
-            next_id=state.next_id + 1,
-            triggered_ms=now_ms,
-            pending={**state.pending, barrier.checkpoint_id: pending},
-        )
-        actions.append(WriteBarrier(barrier))
-    return state, tuple(actions)
+    state, said = trigger_due(state, now_ms)
+    return state, (*actions, *said)
 
 
 def _missing(pending: Pending) -> str:
@@ -410,7 +298,14 @@ def _manifest(state: Coordinator, pending: Pending) -> Manifest:
         elif before is not None:
             stages.append(before)
     barrier = pending.barrier
-    return Manifest(barrier.checkpoint_id, barrier.base_id, barrier.triggered_ms, tuple(stages))
+    return Manifest(
+        barrier.checkpoint_id,
+        barrier.base_id,
+        barrier.triggered_ms,
+        tuple(stages),
+        pending.kind,
+        pending.request,
+    )
 
 
 def _completed(state: Coordinator, checkpoint_id: int, now_ms: int) -> _Stepped:
@@ -420,26 +315,37 @@ def _completed(state: Coordinator, checkpoint_id: int, now_ms: int) -> _Stepped:
             f"checkpoint {checkpoint_id} was committed, but it was not being finalised; "
             f"pending are {sorted(state.pending)}"
         )
+    manifest = _manifest(state, pending)
     rest = {n: p for n, p in state.pending.items() if n != checkpoint_id}
-    state = replace(
-        state,
-        completed=_manifest(state, pending),
-        completed_ms=now_ms,
-        pending=rest,
-        failures=0,
-    )
+    state = _advance(replace(state, pending=rest), manifest, now_ms)
     actions: list[Action] = []
-    for older in sorted(n for n in rest if n < checkpoint_id):
+    for older in _subsumed(state, checkpoint_id):
         state, said = _abort(state, older, FailureReason.SUBSUMED, f"by {checkpoint_id}")
         actions.extend(said)
     behind = {r for r, mark in state.exhausted.items() if checkpoint_id > mark}
     if behind >= state.topology.roots:
         state, said = _stop(state)
         return state, (*actions, FinishJob(checkpoint_id), *said)
-    if not _all_exhausted(state):
+    if not all_exhausted(state):
         actions.extend(WriteEnd(root) for root in sorted(behind - state.ended))
         state = replace(state, ended=state.ended | behind)
+    if pending.stop:
+        state, said = _stop(state)
+        actions.extend(said)
     return state, tuple(actions)
+
+
+def _advance(state: Coordinator, manifest: Manifest, now_ms: int) -> Coordinator:
+    """Go on from this checkpoint; a savepoint that completes behind a later one changes nothing."""
+    if manifest.checkpoint_id < state.completed_id:
+        return state
+    return replace(state, completed=manifest, completed_ms=now_ms, failures=0)
+
+
+def _subsumed(state: Coordinator, checkpoint_id: int) -> list[int]:
+    """The pending ones that are of no use now; a savepoint always is, to the one who asked."""
+    pending = sorted(state.pending.items())
+    return [n for n, p in pending if n < checkpoint_id and p.kind is Kind.CHECKPOINT]
 
 
 def _abort(
@@ -448,11 +354,13 @@ def _abort(
     pending = state.pending[checkpoint_id]
     rest = {n: p for n, p in state.pending.items() if n != checkpoint_id}
     state = replace(state, pending=rest)
-    # Flink: the failure of an id older than the last success says nothing about the present.
-    if reason.counted and checkpoint_id > state.completed_id:
+    # Flink: the failure of an id older than the last success says nothing about the present, and
+    # that of a savepoint nothing about the checkpoints that the job relies on.
+    periodic = pending.kind is Kind.CHECKPOINT
+    if periodic and reason.counted and checkpoint_id > state.completed_id:
         text = f"checkpoint {checkpoint_id}: {reason.sentence}" + (f" ({cause})" if cause else "")
         state = replace(state, failures=state.failures + 1, last_failure=text)
-    return state, (WriteAbort(pending.barrier, reason, cause),)
+    return state, (WriteAbort(pending.barrier, reason, cause, pending.kind, pending.request),)
 
 
 def _exhausted(state: Coordinator, root: RootInput) -> Coordinator:
@@ -461,10 +369,6 @@ def _exhausted(state: Coordinator, root: RootInput) -> Coordinator:
             f"{root} is exhausted, but the job's root inputs are {sorted(state.topology.roots)}"
         )
     return replace(state, exhausted={root: state.next_id - 1, **state.exhausted})
-
-
-def _all_exhausted(state: Coordinator) -> bool:
-    return bool(state.topology.roots) and state.exhausted.keys() >= state.topology.roots
 
 
 def _stop(state: Coordinator) -> _Stepped:
@@ -478,28 +382,3 @@ def _stop(state: Coordinator) -> _Stepped:
             state, said = _abort(state, checkpoint_id, FailureReason.JOB_STOPPED)
             actions.extend(said)
     return state, tuple(actions)
-
-
-def validate(state: Coordinator) -> None:
-    """Check what must always hold between two events; for tests and the simulator.
-
-    Raises:
-        ProtocolViolation: naming the first invariant that does not hold.
-    """
-    finalizing = [n for n, p in state.pending.items() if p.phase is Phase.FINALIZING]
-    ready = [n for n, p in state.pending.items() if p.phase is Phase.READY]
-    checks = {
-        "ids rise": all(n < state.next_id for n in state.pending),
-        "completed is below next": state.completed_id < state.next_id,
-        "one is finalised at a time": len(finalizing) <= 1,
-        "a ready one is finalised": bool(finalizing) or not ready,
-        "reports are awaited": all(
-            p.reports.keys() <= p.awaited and p.found <= p.reports.keys()
-            for p in state.pending.values()
-        ),
-        "max-concurrent is kept": len(state.pending) <= state.policy.max_concurrent,
-        "ended inputs were exhausted": state.ended <= state.exhausted.keys(),
-    }
-    for invariant, holds in checks.items():
-        if not holds:
-            raise ProtocolViolation(f"invariant broken: {invariant}; state {state}")

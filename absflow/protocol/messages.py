@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from absflow.protocol.alignment import Barrier
-from absflow.protocol.checkpoints import FailureReason, Manifest, StageReport
+from absflow.protocol.checkpoints import FailureReason, Kind, Manifest, StageReport
 
 __all__ = [
     "Action",
@@ -23,13 +23,16 @@ __all__ = [
     "HistoryFound",
     "InputExhausted",
     "Policy",
+    "RefuseRequest",
     "RootInput",
+    "SavepointRequested",
     "StageReported",
     "StopJob",
     "StopRequested",
     "Tick",
     "Topology",
     "TriggerWritten",
+    "Triggered",
     "Unexpected",
     "WriteAbort",
     "WriteBarrier",
@@ -47,6 +50,7 @@ class Policy:
     min_pause_ms: int = 0
     max_concurrent: int = 1
     tolerable_failed: int = 0
+    savepoint_timeout_ms: int = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -68,6 +72,23 @@ class Topology:
 
     upstream: Mapping[str, tuple[str, ...]]
     roots: frozenset[RootInput]
+
+
+@dataclass(frozen=True, slots=True)
+class Triggered:
+    """A trigger as the ``barriers`` table has it.
+
+    Attributes:
+        barrier: what travels.
+        kind: CHECKPOINT or SAVEPOINT.
+        request: the wish that a savepoint answers.
+        ours: it was triggered in the attempt that runs now, so its stages may wait for it.
+    """
+
+    barrier: Barrier
+    kind: Kind = Kind.CHECKPOINT
+    request: str = ""
+    ours: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +146,23 @@ class InputExhausted:
 
 
 @dataclass(frozen=True, slots=True)
+class SavepointRequested:
+    """A person wants a savepoint; may be repeated until the wish has its answer.
+
+    The answer is the terminal fact that carries ``request``, or a RefuseRequest.
+
+    Attributes:
+        request: names the wish; never used twice, never empty.
+        now_ms: the clock.
+        stop: the job is to stop once the savepoint has completed.
+    """
+
+    request: str
+    now_ms: int
+    stop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """The job is to stop: pending checkpoints are given up and none is triggered any more."""
 
@@ -137,6 +175,7 @@ Event = (
     | CheckpointFailed
     | CompletionWritten
     | InputExhausted
+    | SavepointRequested
     | StopRequested
 )
 
@@ -146,6 +185,8 @@ class WriteBarrier:
     """Append the barrier row; answer with TriggerWritten or CheckpointFailed."""
 
     barrier: Barrier
+    kind: Kind = Kind.CHECKPOINT
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +198,25 @@ class WriteCompletion:
 
 @dataclass(frozen=True, slots=True)
 class WriteAbort:
-    """Append the ABORTED fact, and the ABORT row that releases blocked inputs."""
+    """Append the ABORTED fact, and before it the ABORT row that releases blocked inputs.
+
+    Without ``release`` no ABORT row: nothing of the attempt that triggered it runs any more.
+    """
 
     barrier: Barrier
     reason: FailureReason
     cause: str = ""
+    kind: Kind = Kind.CHECKPOINT
+    request: str = ""
+    release: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseRequest:
+    """No savepoint can be triggered for this wish; its answer, for no fact will carry it."""
+
+    request: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +267,7 @@ Action = (
     WriteBarrier
     | WriteCompletion
     | WriteAbort
+    | RefuseRequest
     | WriteEnd
     | DiscardReport
     | FailJob

@@ -4,7 +4,11 @@ The checkers do not look at how the world moved: not at its memory, nor at its m
 sources' rows and the graph they compute on their own, path by path, what each stage must hold and
 must have emitted for given source positions, and compare that with the tables:
 
-* ids: triggers rise, completions rise, and every trigger has come to a terminal fact;
+* ids: triggers rise, completions rise but for savepoints, and every trigger has come to a terminal
+  fact;
+* savepoints: one stands alone, is never subsumed, and every request has one answer;
+* stops: the job stops by itself when it was told to, failed, finished, or the savepoint of a stop
+  completed, and then it does stop;
 * consistent cut: what the history sets along a manifest's lineage add up to is the state after
   exactly the source rows up to the manifest's positions, for every stage, and so is the output
   that stands before the barrier;
@@ -21,8 +25,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from absflow.protocol.alignment import Barrier
-from absflow.protocol.checkpoints import FactKind, Manifest, Status, status_of
+from absflow.protocol.checkpoints import (
+    FactKind,
+    FailureReason,
+    Kind,
+    Manifest,
+    Status,
+    status_of,
+)
+from absflow.protocol.messages import Triggered
 from absflow.simulation.job import Graph, Row, transform
 from absflow.simulation.stage import Memory, Sent
 from absflow.simulation.tables import Tables
@@ -97,7 +108,7 @@ def _along(path: tuple[str, ...], rows: Mapping[str, tuple[Row, ...]]) -> tuple[
 
 def check(graph: Graph, tables: Tables, finished: bool) -> list[str]:
     """Every violation, in words; none if all is well."""
-    found = [*_ids(tables), *_replays(tables)]
+    found = [*_ids(tables), *_replays(tables), *_savepoints(tables), *_stops(tables)]
     due = _Due(graph, tables.rows)
     emitted = {s.name: _by_path(tables, s.name) for s in graph.stages}
     found += _channels(due, emitted)
@@ -109,17 +120,68 @@ def check(graph: Graph, tables: Tables, finished: bool) -> list[str]:
 
 
 def _ids(tables: Tables) -> Iterator[str]:
-    triggers = [row.checkpoint_id for row in tables.barriers if isinstance(row, Barrier)]
+    triggers = [row.barrier for row in _triggers(tables)]
     for earlier, later in pairwise(triggers):
-        if later <= earlier:
-            yield f"ids do not rise: {later} was triggered after {earlier}"
-    completed = [f.checkpoint_id for f in tables.facts if f.kind is FactKind.COMPLETED]
-    for earlier, later in pairwise(completed):
-        if later <= earlier:
-            yield f"ids do not rise: {later} completed after {earlier}"
-    for checkpoint_id in completed:
+        if later.checkpoint_id <= earlier.checkpoint_id:
+            yield (
+                f"ids do not rise: {later.checkpoint_id} was triggered after "
+                f"{earlier.checkpoint_id}"
+            )
+        if later.completed_id < earlier.completed_id:
+            yield (
+                f"ids do not rise: {later.checkpoint_id} goes on from {later.completed_id}, "
+                f"{earlier.checkpoint_id} from {earlier.completed_id}"
+            )
+    newest = 0
+    for fact in tables.facts:
+        checkpoint_id = fact.checkpoint_id
+        if fact.kind is not FactKind.COMPLETED:
+            continue
+        if checkpoint_id <= newest and not fact.request:
+            yield f"ids do not rise: {checkpoint_id} completed after {newest}"
         if status_of(checkpoint_id, tables.facts) is not Status.COMPLETED:
             yield f"checkpoint {checkpoint_id} was aborted before it completed"
+        newest = max(newest, checkpoint_id)
+
+
+def _triggers(tables: Tables) -> list[Triggered]:
+    return [row for row in tables.barriers if isinstance(row, Triggered)]
+
+
+def _savepoints(tables: Tables) -> Iterator[str]:
+    """A savepoint needs no other set than its own, and answers its request and no other."""
+    for checkpoint_id, manifest in tables.manifests.items():
+        if manifest.kind is Kind.SAVEPOINT:
+            for part in manifest.stages:
+                own = part.report.checkpoint_id == checkpoint_id  # not of a stage that has ended
+                if own and set(part.lineage) - {checkpoint_id}:
+                    yield f"savepoint {checkpoint_id} does not stand alone: {part.lineage}"
+    asked = {row.barrier.checkpoint_id: row.request for row in _triggers(tables)}
+    for fact in tables.facts:
+        if fact.request and fact.reason is FailureReason.SUBSUMED:
+            yield f"savepoint {fact.checkpoint_id} was subsumed"
+        if fact.request != asked.get(fact.checkpoint_id, fact.request):
+            yield f"checkpoint {fact.checkpoint_id} answers {fact.request!r}, not what was asked"
+    answers = Counter([*(fact.request for fact in tables.facts), *tables.refusals])
+    for wish in tables.wishes:
+        if answers[wish.request] > 1:
+            yield f"{wish.request} has {answers[wish.request]} answers"
+
+
+def _stops(tables: Tables) -> Iterator[str]:
+    """A job stops for a reason, and the savepoint of a stop is the last that its run completes."""
+    ends = [*(run.began for run in tables.runs[1:]), len(tables.facts)]
+    for run, end in zip(tables.runs, ends, strict=True):
+        facts = tables.facts[run.began : end]
+        completed = [f for f in facts if f.kind is FactKind.COMPLETED]
+        stops = [f for f in completed if f.request in tables.stops]
+        if stops and completed[-1] is not stops[0]:
+            number = stops[0].checkpoint_id
+            yield f"the job went on after savepoint {number}, which was to stop it"
+        if run.stopped is None or run.why:
+            continue
+        if not any(fact in stops for fact in tables.facts[run.began : run.stopped]):
+            yield "the job stopped without a reason"
 
 
 def _replays(tables: Tables) -> Iterator[str]:
@@ -161,7 +223,7 @@ def _cuts(
 ) -> Iterator[str]:
     """Each completed checkpoint, oldest first, is the cut at its own positions."""
     before = dict.fromkeys(tables.rows, 0)
-    for checkpoint_id, manifest in tables.manifests.items():
+    for checkpoint_id, manifest in sorted(tables.manifests.items()):
         named = [s.report.stage for s in manifest.stages]
         if named != [s.name for s in graph.stages]:
             yield f"checkpoint {checkpoint_id} has stages {named}"
@@ -242,7 +304,7 @@ def _end_of_stage(stage: str, memory: Memory, wanted: State) -> Iterator[str]:
 
 
 def _end(graph: Graph, tables: Tables, due: _Due, emitted: Mapping[str, _Emitted]) -> Iterator[str]:
-    """A finished job has processed every row, and nothing is left pending."""
+    """A finished job has processed every row, and nothing is left pending or unanswered."""
     ends = {source: len(rows) for source, rows in tables.rows.items()}
     for stage in (s.name for s in graph.stages):
         files = tables.stages[stage]
@@ -255,8 +317,8 @@ def _end(graph: Graph, tables: Tables, due: _Due, emitted: Mapping[str, _Emitted
     newest = max(tables.manifests, default=0)
     if not newest or _positions(graph, tables.manifests[newest]) != ends:
         yield f"the newest checkpoint, {newest}, does not hold every row"
-    for row in tables.barriers:
-        if isinstance(row, Barrier):
-            status = status_of(row.checkpoint_id, tables.facts)
-            if status is Status.PENDING:
-                yield f"stuck: checkpoint {row.checkpoint_id} has come to no end"
+    for row in _triggers(tables):
+        if status_of(row.barrier.checkpoint_id, tables.facts) is Status.PENDING:
+            yield f"stuck: checkpoint {row.barrier.checkpoint_id} has come to no end"
+    for wish in tables.unanswered():
+        yield f"{wish.request} has no answer"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from absflow.protocol import coordinator
-from absflow.protocol.alignment import Barrier
-from absflow.protocol.checkpoints import FailureReason, Manifest, StageReport
+from absflow.protocol.checkpoints import FailureReason, Kind, Manifest, StageReport
 from absflow.protocol.coordinator import Coordinator, Phase
 from absflow.protocol.messages import (
     Action,
@@ -18,10 +17,14 @@ from absflow.protocol.messages import (
     FinishJob,
     HistoryFound,
     InputExhausted,
+    RefuseRequest,
     RootInput,
+    SavepointRequested,
     StageReported,
     StopJob,
+    StopRequested,
     Tick,
+    Triggered,
     TriggerWritten,
     WriteAbort,
     WriteBarrier,
@@ -30,6 +33,7 @@ from absflow.protocol.messages import (
 )
 from absflow.simulation.clock import Life, Process
 from absflow.simulation.scene import Scene
+from absflow.simulation.tables import Run
 
 __all__ = ["Driver"]
 
@@ -47,12 +51,13 @@ class Driver:
         self.stopped = False
         self.finished = False
         self.lost = False
+        self._stop_failed = False
         self._scene = scene
         self._writes: deque[Process] = deque()
         self._writing = False
         self._told: set[RootInput] = set()
         tables = scene.tables
-        barriers = tuple(row for row in tables.barriers if isinstance(row, Barrier))
+        triggers = tuple(row for row in tables.barriers if isinstance(row, Triggered))
         ended = frozenset(row for row in tables.barriers if isinstance(row, RootInput))
         newest = max(tables.manifests, default=0)
         self.state: Coordinator
@@ -60,11 +65,13 @@ class Driver:
             scene.knobs.graph.topology,
             scene.knobs.policy,
             scene.clock.now_ms,
-            barriers,
+            triggers,
             tuple(tables.facts),
             tables.manifests.get(newest),
             ended,
         )
+        self._run = Run(began=len(tables.facts))
+        tables.runs.append(self._run)
         scene.story.tell("driver", "starts", newest, f"next is {self.state.next_id}")
         for action in actions:
             self._do(action)
@@ -90,6 +97,22 @@ class Driver:
         self._scene.story.mark("more than two checkpoints in flight", flying > 2)
         for action in actions:
             self._do(action)
+
+    def stop(self) -> None:
+        """A person stops the job."""
+        self._run.why = "a person wants it"
+        self.tell(StopRequested())
+
+    def listen(self) -> bool:
+        """Tell the machine of every request without an answer; whether there was any.
+
+        Again and again until it has one, but not while a write is under way: that may be it.
+        """
+        unanswered = self._scene.tables.unanswered() if self.idle else []
+        for wish in unanswered:
+            now_ms = self._scene.clock.now_ms
+            self.tell(SavepointRequested(wish.request, now_ms, wish.stop))
+        return bool(unanswered)
 
     def report(self, report: StageReport) -> None:
         """A stage sends its report; it may be lost, late or repeated."""
@@ -137,23 +160,33 @@ class Driver:
                     self._told.add(root)
                     self._scene.story.tell("driver", "input exhausted", None, str(root))
                     self.tell(InputExhausted(root))
+            self.listen()
             self.tell(Tick(self._scene.clock.now_ms))
             yield _TICK_MS
 
     def _do(self, action: Action) -> None:
         story = self._scene.story
         match action:
-            case WriteBarrier(barrier):
-                story.tell("driver", "triggers", barrier.checkpoint_id, f"base {barrier.base_id}")
-                self._write(self._write_barrier(barrier))
+            case WriteBarrier(barrier, kind, request):
+                detail = request or f"base {barrier.base_id}"
+                story.tell("driver", "triggers", barrier.checkpoint_id, detail)
+                self._write(self._write_barrier(Triggered(barrier, kind, request)))
             case WriteCompletion(manifest):
                 story.tell("driver", "finalises", manifest.checkpoint_id)
                 self._write(self._write_completion(manifest))
-            case WriteAbort(barrier, reason, cause):
+            case WriteAbort(barrier, reason, cause, kind, request):
                 detail = " ".join(filter(None, (reason.code, cause)))
                 story.tell("driver", "aborts", barrier.checkpoint_id, detail)
-                story.mark(f"aborted: {reason.code}")
-                self._write(self._write_abort(barrier.checkpoint_id, reason))
+                word = "savepoint aborted" if kind is Kind.SAVEPOINT else "aborted"
+                story.mark(f"{word}: {reason.code}")
+                told = FailureReason.JOB_STOPPED, FailureReason.DRIVER_RESTART
+                if request in self._scene.tables.stops and reason not in told:
+                    self._stop_failed = True
+                self._write(self._write_abort(action))
+            case RefuseRequest(request, why):
+                story.tell("driver", "refuses", None, f"{request}: {why}")
+                story.mark("savepoint refused")
+                self._write(self._write_refusal(request))
             case WriteEnd(root):
                 story.tell("driver", "ends input", None, str(root))
                 self._write(self._write_end(root))
@@ -163,11 +196,16 @@ class Driver:
             case FailJob(failures):
                 story.tell("driver", "fails the job", None, f"{failures} failures in a row")
                 story.mark("job failed")
+                self._run.why = "too many failures"
             case FinishJob(checkpoint_id):
                 story.tell("driver", "finishes", checkpoint_id)
+                self._run.why = "every row is read"
+                manifest = self._scene.tables.manifests[checkpoint_id]
+                story.mark("savepoint finished the job", manifest.kind is Kind.SAVEPOINT)
                 self.finished = True
             case StopJob():
                 story.tell("driver", "stops")
+                self._run.stopped = len(self._scene.tables.facts)
                 self.stopped = True
 
     def _write(self, write: Process) -> None:
@@ -185,13 +223,13 @@ class Driver:
     def _pause(self) -> int:
         return self._scene.between(self._scene.knobs.write_ms)
 
-    def _write_barrier(self, barrier: Barrier) -> Process:
-        scene, checkpoint_id = self._scene, barrier.checkpoint_id
+    def _write_barrier(self, row: Triggered) -> Process:
+        scene, checkpoint_id = self._scene, row.barrier.checkpoint_id
         yield self._pause()
         raised = scene.faults.strike("trigger_failed")
         landed = not raised or scene.dice.random() < 0.5
         if landed:
-            scene.tables.barriers.append(barrier)
+            scene.tables.barriers.append(row)
         yield self._pause()
         scene.story.mark("failed trigger landed", raised and landed)
         if raised:
@@ -199,13 +237,18 @@ class Driver:
         else:
             self.tell(TriggerWritten(checkpoint_id))
 
-    def _write_abort(self, checkpoint_id: int, reason: FailureReason) -> Process:
+    def _write_abort(self, action: WriteAbort) -> Process:
         """Release the blocked inputs, then state the fact: a fact without a release may hang."""
+        checkpoint_id, reason = action.barrier.checkpoint_id, action.reason
         yield self._pause()
         if reason is not FailureReason.SUBSUMED:  # then every stage is past it
             self._scene.tables.aborts.append(checkpoint_id)
             yield self._pause()
-        self._scene.tables.write_abort_fact(checkpoint_id, reason)
+        self._scene.tables.write_abort_fact(checkpoint_id, reason, action.request)
+
+    def _write_refusal(self, request: str) -> Process:
+        yield self._pause()
+        self._scene.tables.refusals.append(request)
 
     def _write_completion(self, manifest: Manifest) -> Process:
         """Commit the manifest; a commit that raised may have landed, and only the table knows."""
@@ -213,9 +256,10 @@ class Driver:
         yield self._pause()
         raised = scene.faults.strike("completion_failed")
         landed = not raised or scene.dice.random() < 0.5
-        rebased = manifest.base_id != self.state.completed_id
+        completed_id = self.state.completed_id
         if landed:
             scene.tables.write_completion(manifest)
+            rebased = 0 < manifest.base_id < completed_id
             scene.story.mark("increment laid on a newer checkpoint than its base", rebased)
         yield self._pause()
         scene.story.mark("failed completion landed", raised and landed)
@@ -229,8 +273,19 @@ class Driver:
             self.tell(CheckpointFailed(checkpoint_id, FailureReason.FINALIZE_FAILED))
             return
         scene.story.tell("driver", "completes", checkpoint_id)
-        scene.story.mark("completed")
+        self._mark_completed(manifest, completed_id)
         self.tell(CompletionWritten(checkpoint_id, scene.clock.now_ms))
+
+    def _mark_completed(self, manifest: Manifest, completed_id: int) -> None:
+        savepoint = manifest.kind is Kind.SAVEPOINT
+        late = manifest.checkpoint_id < completed_id
+        stops = manifest.request in self._scene.tables.stops
+        mark = self._scene.story.mark
+        mark("completed")
+        mark("savepoint completed", savepoint)
+        mark("savepoint completed behind a later checkpoint", late)
+        mark("stop with savepoint completed", stops)
+        mark("stop with savepoint failed, and the job went on", self._stop_failed)
 
     def _write_end(self, root: RootInput) -> Process:
         for _ in range(_END_WRITES if self._scene.faults.strike("end_repeated") else 1):

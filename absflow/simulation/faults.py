@@ -37,6 +37,8 @@ class Rates:
         end_repeated: an END row is written twice.
         batch_slow: a micro-batch takes ten times as long.
         stop: a person stops the job, and starts it again later.
+        savepoint: a person asks for a savepoint.
+        stop_with_savepoint: a person asks for one that is to stop the job.
     """
 
     crash: float = 0.0
@@ -55,6 +57,8 @@ class Rates:
     end_repeated: float = 0.0
     batch_slow: float = 0.0
     stop: float = 0.0
+    savepoint: float = 0.0
+    stop_with_savepoint: float = 0.0
 
 
 # The most that a drawn world can have; above it hardly any checkpoint would complete.
@@ -75,6 +79,8 @@ _HIGHEST = Rates(
     end_repeated=0.5,
     batch_slow=0.1,
     stop=0.0006,
+    savepoint=0.008,
+    stop_with_savepoint=0.001,
 )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from absflow.protocol import alignment
 from absflow.protocol.alignment import Action, Alignment, Barrier, Discard, Ignore, Reason
 from absflow.protocol.checkpoints import FailureReason, StageReport
-from absflow.protocol.messages import CheckpointFailed, RootInput
+from absflow.protocol.messages import CheckpointFailed, RootInput, Triggered
 from absflow.simulation.clock import Life, Process
 from absflow.simulation.job import StageSpec
 from absflow.simulation.scene import Scene
@@ -142,8 +142,10 @@ class Query:
             items[name] = tables.slice_of(name, plan.spans[name])
             if name in self._spec.roots:
                 end = RootInput(self._spec.name, name)
-                mine = [row for row in controls if isinstance(row, Barrier) or row == end]
-                items[name] += tuple(r if isinstance(r, Barrier) else End() for r in mine)
+                mine = [row for row in controls if isinstance(row, Triggered) or row == end]
+                items[name] += tuple(
+                    row.barrier if isinstance(row, Triggered) else End() for row in mine
+                )
         positions = {name: plan.spans[name][1] for name in self._spec.roots}
         return Batch(items, positions, tuple(tables.aborts[slice(*plan.spans[_ABORTS])]))
 

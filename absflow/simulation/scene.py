@@ -84,6 +84,7 @@ def draw_knobs(
         min_pause_ms=dice.choice((0, 0, 200)),
         max_concurrent=dice.choice((1, 2, 3, 5)),
         tolerable_failed=dice.choice((1_000, 1_000, 3)),
+        savepoint_timeout_ms=healthy_ms * dice.choice((1, 4, 12)),
     )
     return Knobs(
         graph=graph,

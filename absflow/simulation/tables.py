@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 from absflow.protocol.alignment import Barrier
 from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Manifest
-from absflow.protocol.messages import RootInput
+from absflow.protocol.messages import RootInput, Triggered
 from absflow.simulation.job import Graph, Row
 from absflow.simulation.stage import End, Item, Memory, Sent, Value, fresh
 
-__all__ = ["Channel", "History", "Plan", "StageFiles", "Tables"]
+__all__ = ["Channel", "History", "Plan", "Run", "StageFiles", "Tables", "Wish"]
 
 
 @dataclass(slots=True)
@@ -88,6 +88,29 @@ class StageFiles:
         return plan.spans[name][1] if plan else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A row of ``requests``: a savepoint that a person wants, maybe to stop the job."""
+
+    request: str
+    stop: bool
+
+
+@dataclass(slots=True)
+class Run:
+    """One life of the driver.
+
+    Attributes:
+        began: how many facts there were.
+        stopped: how many there were when it stopped by itself; None if it was killed.
+        why: what stopped it but for the savepoint of a stop.
+    """
+
+    began: int
+    stopped: int | None = None
+    why: str = ""
+
+
 @dataclass(slots=True, repr=False)
 class Tables:
     """Everything under the storage root.
@@ -99,6 +122,9 @@ class Tables:
         aborts: the ABORT rows, which every stage reads by itself.
         facts: the ``checkpoints`` table.
         manifests: the manifests in it.
+        wishes: the ``requests`` table.
+        refusals: requests that were refused.
+        runs: the lives of the driver.
         channels: per stage.
         histories: per stage.
         stages: per stage.
@@ -106,10 +132,13 @@ class Tables:
 
     rows: Mapping[str, tuple[Row, ...]]
     arrivals: Mapping[str, tuple[int, ...]]
-    barriers: list[Barrier | RootInput] = field(default_factory=list)
+    barriers: list[Triggered | RootInput] = field(default_factory=list)
     aborts: list[int] = field(default_factory=list)
     facts: list[Fact] = field(default_factory=list)
     manifests: dict[int, Manifest] = field(default_factory=dict)
+    wishes: list[Wish] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
     channels: dict[str, Channel] = field(default_factory=dict)
     histories: dict[str, History] = field(default_factory=dict)
     stages: dict[str, StageFiles] = field(default_factory=dict)
@@ -131,12 +160,25 @@ class Tables:
 
     def write_completion(self, manifest: Manifest) -> None:
         """The one commit that makes a checkpoint exist."""
-        self.facts.append(Fact(manifest.checkpoint_id, FactKind.COMPLETED))
+        fact = Fact(manifest.checkpoint_id, FactKind.COMPLETED, None, manifest.request)
+        self.facts.append(fact)
         self.manifests[manifest.checkpoint_id] = manifest
 
-    def write_abort_fact(self, checkpoint_id: int, reason: FailureReason) -> None:
+    def write_abort_fact(
+        self, checkpoint_id: int, reason: FailureReason, request: str = ""
+    ) -> None:
         """State that a checkpoint has been given up."""
-        self.facts.append(Fact(checkpoint_id, FactKind.ABORTED, reason))
+        self.facts.append(Fact(checkpoint_id, FactKind.ABORTED, reason, request))
+
+    @property
+    def stops(self) -> set[str]:
+        """The requests that are to stop the job."""
+        return {wish.request for wish in self.wishes if wish.stop}
+
+    def unanswered(self) -> list[Wish]:
+        """The wishes that neither a fact nor a refusal answers."""
+        answered = {*self.refusals, *(fact.request for fact in self.facts)}
+        return [wish for wish in self.wishes if wish.request not in answered]
 
     def log_of(self, name: str) -> list[Sent | Barrier | End]:
         """The items of the channel that ``name`` writes."""

@@ -11,7 +11,6 @@ from collections import Counter
 from dataclasses import dataclass
 
 from absflow.errors import ProtocolViolation
-from absflow.protocol.messages import StopRequested
 from absflow.simulation import checkers
 from absflow.simulation.clock import Life, Process
 from absflow.simulation.driver import Driver
@@ -19,7 +18,7 @@ from absflow.simulation.faults import Rates
 from absflow.simulation.job import Graph, StageSpec
 from absflow.simulation.query import Appender, Query
 from absflow.simulation.scene import Scene, build, draw_knobs
-from absflow.simulation.tables import Tables
+from absflow.simulation.tables import Tables, Wish
 
 __all__ = ["Result", "run"]
 
@@ -95,6 +94,8 @@ class World:
             if driver.lost:
                 self._kill("does not know what it has written")
             elif driver.stopped and driver.idle:
+                if driver.listen():
+                    continue  # who asked in the last moment is refused, not left waiting
                 if driver.finished:
                     return True
                 self.scene.story.mark("job stopped and started again")
@@ -116,8 +117,12 @@ class World:
         self.scene.clock.spawn(query.run(), life, self.scene.dice.randint(0, 30))
 
     def _mishap(self) -> None:
-        """Before each step of the world: does somebody die, or stop the job?"""
+        """Before each step of the world: does somebody die, stop the job, or wish something?"""
         faults, driver = self.scene.faults, self._driver
+        if faults.strike("savepoint"):
+            self._wish(stop=False)
+        if faults.strike("stop_with_savepoint"):
+            self._wish(stop=True)
         if not driver.life.alive:
             return
         finalising = driver.finalising is not None and faults.strike("crash_finalising")
@@ -125,13 +130,21 @@ class World:
             self._crash()
         elif faults.strike("stop") and not driver.state.stopping:
             self.scene.story.tell("person", "stops the job")
-            driver.tell(StopRequested())
+            driver.stop()
         elif faults.strike("death"):
             self._die(self.scene.dice.choice(sorted(self._queries)))
         else:
             for name, query in self._queries.items():
                 if query.step == "reporting" and faults.strike("death_reporting"):
                     self._die(name)
+
+    def _wish(self, *, stop: bool) -> None:
+        """A person writes a request, whether the driver listens or not."""
+        wishes = self.scene.tables.wishes
+        wish = Wish(f"wish {len(wishes) + 1}", stop)
+        what = "wants to stop" if stop else "wants savepoint"
+        self.scene.story.tell("person", what, None, wish.request)
+        wishes.append(wish)
 
     def _crash(self) -> None:
         story, checkpoint_id = self.scene.story, self._driver.finalising

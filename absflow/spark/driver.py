@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -30,9 +30,11 @@ from absflow.protocol.messages import (
     FailJob,
     FinishJob,
     Policy,
+    RefuseRequest,
     RootInput,
     StopJob,
     Topology,
+    Triggered,
     TriggerWritten,
     WriteAbort,
     WriteBarrier,
@@ -40,9 +42,9 @@ from absflow.protocol.messages import (
     WriteEnd,
 )
 from absflow.protocol.recovery import Origin
-from absflow.storage.tables import DriverTable, millis, timestamp
+from absflow.storage.tables import REFUSED, DriverTable, millis, timestamp
 
-__all__ = ["CoordinatorDriver", "Tables", "manifest_of"]
+__all__ = ["Answer", "CoordinatorDriver", "Tables", "manifest_of"]
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_WAIT_MS = 500
@@ -70,15 +72,17 @@ class Tables:
         names = ("absflow", "pyspark", "delta-spark")
         self._versions = {name: version(name) for name in names}
 
-    def write_barrier(self, barrier: Barrier) -> None:
+    def write_barrier(self, action: WriteBarrier) -> None:
         """Append a trigger; root stages read it."""
+        barrier = action.barrier
         self._barriers.append(
             {
                 "attempt": self._attempt,
                 "checkpoint_id": barrier.checkpoint_id,
                 "base_id": barrier.base_id,
                 "completed_id": barrier.completed_id,
-                "kind": Kind.CHECKPOINT.value,
+                "kind": action.kind.value,
+                "request": action.request or None,
                 "triggered_at": timestamp(barrier.triggered_ms),
             }
         )
@@ -98,7 +102,8 @@ class Tables:
     def write_abort(self, action: WriteAbort, now_ms: int) -> None:
         """Release the blocked inputs, then state the fact: a fact without a release may hang."""
         barrier = action.barrier
-        if action.reason is not FailureReason.SUBSUMED:  # then every stage is past it
+        # After SUBSUMED every stage is past it.
+        if action.release and action.reason is not FailureReason.SUBSUMED:
             self._overtakes.append(
                 {
                     "attempt": self._attempt,
@@ -109,13 +114,26 @@ class Tables:
             )
         fact = self._fact(barrier.checkpoint_id, FactKind.ABORTED, barrier.triggered_ms, now_ms)
         fact |= {"reason": action.reason.code, "cause": action.cause, "base_id": barrier.base_id}
-        self._checkpoints.append(fact)
+        self._checkpoints.append(fact | _asked(action.kind, action.request))
+
+    def write_refusal(self, action: RefuseRequest, now_ms: int) -> None:
+        """Answer a request for which nothing can be triggered."""
+        self._checkpoints.append(
+            {
+                "kind": REFUSED,
+                "request": action.request,
+                "cause": action.why,
+                "attempt": self._attempt,
+                "incarnation": self._incarnation,
+                "ended_at": timestamp(now_ms),
+            }
+        )
 
     def write_completion(self, manifest: Manifest, now_ms: int) -> None:
         """Commit the manifest: from here on the checkpoint exists."""
         fact = self._fact(manifest.checkpoint_id, FactKind.COMPLETED, manifest.triggered_ms, now_ms)
         fact |= {"base_id": manifest.base_id, "stages": [_stage_row(s) for s in manifest.stages]}
-        self._checkpoints.append(fact)
+        self._checkpoints.append(fact | _asked(manifest.kind, manifest.request))
 
     def is_completed(self, checkpoint_id: int) -> bool:
         """Whether the manifest is there after all; asked when its commit raised."""
@@ -149,33 +167,46 @@ class Tables:
             full: the attempt's first snapshots must be full ones.
         """
         rows = self._barriers.rows()
-        barriers = tuple(
-            Barrier(r["checkpoint_id"], r["base_id"], r["completed_id"], millis(r["triggered_at"]))
-            for r in rows
-            if r["kind"] == Kind.CHECKPOINT.value
+        triggers = tuple(
+            Triggered(
+                Barrier(
+                    row["checkpoint_id"],
+                    row["base_id"],
+                    row["completed_id"],
+                    millis(row["triggered_at"]),
+                ),
+                Kind(row["kind"]),
+                row["request"] or "",
+                ours=row["attempt"] == self._attempt,
+            )
+            for row in rows
+            if row["kind"] != Kind.END.value
         )
         ended = {
-            RootInput(r["stage"], r["input"])
-            for r in rows
-            if r["kind"] == Kind.END.value and r["attempt"] == self._attempt
+            RootInput(row["stage"], row["input"])
+            for row in rows
+            if row["kind"] == Kind.END.value and row["attempt"] == self._attempt
         }
-        terminal = self._checkpoints.rows()
-        facts = [Fact(r["checkpoint_id"], FactKind(r["kind"])) for r in terminal]
-        if origin is not None:
-            facts.append(Fact(origin.checkpoint_id, FactKind.COMPLETED))
-        completed = [r for r in terminal if r["kind"] == FactKind.COMPLETED.value]
-        mine = [r for r in completed if r["attempt"] == self._attempt]
+        ends = {FactKind.COMPLETED.value, FactKind.ABORTED.value}
+        terminal = [row for row in self._checkpoints.rows() if row["kind"] in ends]
+        facts = tuple(
+            Fact(row["checkpoint_id"], FactKind(row["kind"]), request=row["request"] or "")
+            for row in terminal
+        )
+        completed = [row for row in terminal if row["kind"] == FactKind.COMPLETED.value]
+        mine = [row for row in completed if row["attempt"] == self._attempt]
         if origin is not None and not mine and not full:
-            mine = [r for r in completed if r["checkpoint_id"] == origin.checkpoint_id]
-        newest = max(mine, key=lambda r: r["checkpoint_id"], default=None)
+            mine = [row for row in completed if row["checkpoint_id"] == origin.checkpoint_id]
+        newest = max(mine, key=lambda row: row["checkpoint_id"], default=None)
         return coordinator.recover(
             topology,
             policy,
             now_ms,
-            barriers,
-            tuple(facts),
+            triggers,
+            facts,
             manifest_of(newest) if newest else None,
             frozenset(ended),
+            floor=origin.checkpoint_id if origin else 0,
         )
 
     def _fact(
@@ -194,6 +225,11 @@ class Tables:
         }
 
 
+def _asked(kind: Kind, request: str) -> dict[str, Any]:
+    """Who asked for a checkpoint, in its terminal fact."""
+    return {"type": kind.value, "request": request or None}
+
+
 def _stage_row(stage: StageManifest) -> dict[str, Any]:
     row = asdict(stage.report)
     row["positions"] = list(stage.report.positions.items())
@@ -208,8 +244,28 @@ def manifest_of(row: Mapping[str, Any]) -> Manifest:
         fields["positions"] = dict(fields["positions"])
         stages.append(StageManifest(StageReport(**fields), tuple(stage["lineage"])))
     return Manifest(
-        row["checkpoint_id"], row["base_id"], millis(row["triggered_at"]), tuple(stages)
+        row["checkpoint_id"],
+        row["base_id"],
+        millis(row["triggered_at"]),
+        tuple(stages),
+        Kind(row["type"]),
+        row["request"] or "",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What has become of a request.
+
+    Attributes:
+        request: the request.
+        checkpoint_id: the savepoint; 0 if none was triggered.
+        failed: why there is none; empty if it has completed.
+    """
+
+    request: str
+    checkpoint_id: int
+    failed: str = ""
 
 
 class CoordinatorDriver:
@@ -219,8 +275,9 @@ class CoordinatorDriver:
         """Go on from ``state``; ``now_ms`` is the clock."""
         self._tables = tables
         self._now_ms = now_ms
-        # Called with every checkpoint that completes, in order.
+        # Called with every checkpoint that completes, and with the answer to every request.
         self.on_completed: Callable[[int], None] = lambda _: None
+        self.on_answer: Callable[[Answer], None] = lambda _: None
         self.state = state
         self.completed_count = 0
         self.finished_checkpoint: int | None = None
@@ -257,12 +314,19 @@ class CoordinatorDriver:
         """Carry out one action; what comes of it goes back into the machine."""
         _LOG.info("coordinator: %s", action)
         match action:
-            case WriteBarrier(barrier):
-                return [self._trigger(barrier)]
+            case WriteBarrier():
+                return [self._trigger(action)]
             case WriteCompletion(manifest):
                 return [self._complete(manifest)]
             case WriteAbort():
                 self._tables.write_abort(action, self._now_ms())
+                if action.request:
+                    why = f"{action.reason.code}: {action.reason.sentence}"
+                    why += f" ({action.cause})" if action.cause else ""
+                    self._answer(action.request, action.barrier.checkpoint_id, why)
+            case RefuseRequest(request, why):
+                self._tables.write_refusal(action, self._now_ms())
+                self._answer(request, 0, why)
             case WriteEnd(root):
                 self._tables.write_end(root, self._now_ms())
             case DiscardReport(checkpoint_id, stage, why):
@@ -281,9 +345,13 @@ class CoordinatorDriver:
                 pass
         return []
 
-    def _trigger(self, barrier: Barrier) -> Event:
+    def _answer(self, request: str, checkpoint_id: int, failed: str = "") -> None:
+        self.on_answer(Answer(request, checkpoint_id, failed))
+
+    def _trigger(self, action: WriteBarrier) -> Event:
+        barrier = action.barrier
         try:
-            self._tables.write_barrier(barrier)
+            self._tables.write_barrier(action)
         except StorageError as error:
             return CheckpointFailed(barrier.checkpoint_id, FailureReason.TRIGGER_FAILED, str(error))
         return TriggerWritten(barrier.checkpoint_id)
@@ -298,4 +366,6 @@ class CoordinatorDriver:
                 return CheckpointFailed(checkpoint_id, FailureReason.FINALIZE_FAILED, str(error))
         self.completed_count += 1
         self.on_completed(checkpoint_id)
+        if manifest.request:
+            self._answer(manifest.request, checkpoint_id)
         return CompletionWritten(checkpoint_id, self._now_ms())

@@ -32,6 +32,8 @@ __all__ = [
     "CHANNEL_PROPERTIES",
     "CHECKPOINTS",
     "OVERTAKES",
+    "REFUSED",
+    "REQUESTS",
     "DriverTable",
     "append",
     "channel_columns",
@@ -63,6 +65,7 @@ BARRIERS = pa.schema(
         ("base_id", pa.int64()),
         ("completed_id", pa.int64()),
         ("kind", pa.string()),
+        ("request", pa.string()),
         ("stage", pa.string()),
         ("input", pa.string()),
         ("triggered_at", _TIME),
@@ -74,6 +77,15 @@ OVERTAKES = pa.schema(
         ("checkpoint_id", pa.int64()),
         ("kind", pa.string()),
         ("at", _TIME),
+    ]
+)
+REQUESTS = pa.schema(
+    [
+        ("request", pa.string()),
+        ("incarnation", pa.int64()),
+        ("stop", pa.bool_()),
+        ("drain", pa.bool_()),
+        ("requested_at", _TIME),
     ]
 )
 _STAGE = pa.struct(
@@ -97,10 +109,14 @@ _STAGE = pa.struct(
         ("commit_ms", pa.int64()),
     ]
 )
+# A row of `checkpoints` that is no fact of a checkpoint: the answer to a request that got none.
+REFUSED = "REFUSED"
 CHECKPOINTS = pa.schema(
     [
         ("checkpoint_id", pa.int64()),
         ("kind", pa.string()),
+        ("type", pa.string()),
+        ("request", pa.string()),
         ("reason", pa.string()),
         ("cause", pa.string()),
         ("attempt", pa.int32()),

@@ -131,7 +131,7 @@ def test_history_as_json_has_every_checkpoint(small):
         "checkpoint_id": 2,
         "status": "ABORTED",
         "reason": "EXPIRED",
-        "sentence": "not every stage reported within checkpoint.timeout",
+        "sentence": "not every stage reported within its timeout",
         "cause": None,
         "attempt": 1,
         "base_id": 1,
@@ -287,7 +287,7 @@ def test_a_job_that_has_just_started_has_an_empty_history(tmp_path):
         (
             ("state", "aircraft", "--at", "2"),
             "checkpoint 2 was aborted (EXPIRED: not every stage reported within "
-            "checkpoint.timeout); completed are 6 from 1 to 8",
+            "its timeout); completed are 6 from 1 to 8",
         ),
         (
             ("state", "aircraft", "--at", "9"),

@@ -17,6 +17,8 @@ class Record:
     awaited: set
     written: bool = False
     committing: bool = False
+    request: str = ""
+    stop: bool = False
     reported: set = field(default_factory=set)
     found: set = field(default_factory=set)
 
@@ -26,9 +28,9 @@ class Record:
 
 
 class Model:
-    def __init__(self, interval, timeout, pause, most, tolerated):
+    def __init__(self, interval, timeout, pause, most, tolerated, patience):
         self.interval, self.timeout, self.pause = interval, timeout, pause
-        self.most, self.tolerated = most, tolerated
+        self.most, self.tolerated, self.patience = most, tolerated, patience
         self.newest = self.completed = self.failures = self.now = self.triggered_ms = 0
         self.completed_ms = None
         self.pending = {}
@@ -40,16 +42,16 @@ class Model:
         return live | {"c"} if live else live
 
     def abort(self, number, reason, counted):
-        del self.pending[number]
-        self.failures += counted and number > self.completed
-        return [("abort", number, reason)]
+        request = self.pending.pop(number).request
+        self.failures += counted and number > self.completed and not request
+        return [("abort", number, reason, request)]
 
     def settle(self, due):
         """What follows from the records after any event."""
         ready = [n for n, r in self.pending.items() if r.ready]
         if ready and not any(r.committing for r in self.pending.values()):
             self.pending[min(ready)].committing = True
-            due = [*due, ("commit", min(ready))]
+            due = [*due, ("commit", min(ready), self.pending[min(ready)].request)]
         if self.failures > self.tolerated and not self.stopping:
             due = [*due, ("fail",), *self.stop()]
         if self.stopping and not self.pending and not self.stopped:
@@ -69,22 +71,39 @@ class Model:
         late = [
             n
             for n, r in self.pending.items()
-            if now - r.triggered_ms >= self.timeout and not r.committing
+            if now - r.triggered_ms >= (self.patience if r.request else self.timeout)
+            and not r.committing
         ]
         due = [a for n in late for a in self.abort(n, "EXPIRED", True)]
         if self.may_trigger():
-            self.newest += 1
             self.triggered_ms = now
-            self.pending[self.newest] = Record(self.completed, now, self.awaited())
-            due.append(("trigger", self.newest, self.completed))
+            due += self.trigger(Record(self.completed, now, self.awaited()))
         return self.settle(due)
+
+    def trigger(self, record):
+        self.newest += 1
+        self.pending[self.newest] = record
+        return [("trigger", self.newest, record.base, record.request)]
+
+    def ask(self, request, stop):
+        """A person wants a savepoint."""
+        if request in {r.request for r in self.pending.values()}:
+            return self.settle([])
+        if self.stopping:
+            return self.settle([("refuse", request)])
+        return self.settle(
+            self.trigger(Record(0, self.now, self.awaited(), False, False, request, stop))
+        )
 
     def may_trigger(self):
         if self.stopping or len(self.pending) >= self.most or self.failures > self.tolerated:
             return False
+        if any(r.stop for r in self.pending.values()):
+            return False
         if len(self.exhausted) == len(ROOTS):
-            under_way = self.pending and self.newest > max(self.exhausted.values())
-            return not under_way
+            return not any(
+                n > mark for n in self.pending for mark in [max(self.exhausted.values())]
+            )
         paused = self.completed_ms is not None and self.now < self.completed_ms + self.pause
         return self.now >= self.triggered_ms + self.interval and not paused
 
@@ -114,9 +133,10 @@ class Model:
         return self.settle(self.abort(number, reason, counted))
 
     def committed(self, number, now):
-        del self.pending[number]
-        self.completed, self.completed_ms, self.failures = number, now, 0
-        older = [n for n in self.pending if n < number]
+        stop = self.pending.pop(number).stop
+        if number > self.completed:
+            self.completed, self.completed_ms, self.failures = number, now, 0
+        older = [n for n, r in self.pending.items() if n < number and not r.request]
         due = [a for n in older for a in self.abort(n, "SUBSUMED", False)]
         whole = {root for root, mark in self.exhausted.items() if mark < number}
         if whole == set(ROOTS):
@@ -124,6 +144,7 @@ class Model:
         elif len(self.exhausted) < len(ROOTS):
             due += [("end", root) for root in whole - self.ended]
             self.ended |= whole
+        due += self.stop() if stop else []
         return self.settle(due)
 
     def exhaust(self, root):

@@ -9,9 +9,11 @@ from absflow.protocol.messages import (
     HistoryFound,
     Policy,
     RootInput,
+    SavepointRequested,
     StageReported,
     Tick,
     Topology,
+    Triggered,
     TriggerWritten,
     WriteAbort,
     WriteBarrier,
@@ -59,6 +61,13 @@ class Told:
         self.tell(TriggerWritten(barrier.checkpoint_id))
         return barrier.checkpoint_id
 
+    def savepoint(self, now_ms, request="wish", stop=False):
+        """Have a savepoint triggered and its barrier written; its id."""
+        said = self.tell(SavepointRequested(request, now_ms, stop))
+        (number,) = triggered(said)
+        self.tell(TriggerWritten(number))
+        return number
+
     def acknowledge(self, checkpoint_id, stages="a", rows_changed=1):
         """Each of the stages reports, and its history is found."""
         return self.tell(
@@ -96,3 +105,10 @@ def manifests(said):
 
 def aborted(said):
     return [(a.barrier.checkpoint_id, a.reason) for a in said if isinstance(a, WriteAbort)]
+
+
+def rows(said):
+    """The triggers among what was said, as the ``barriers`` table has them."""
+    return tuple(
+        Triggered(a.barrier, a.kind, a.request) for a in said if isinstance(a, WriteBarrier)
+    )

@@ -1,11 +1,19 @@
 """The coordinator at the ends of things: exhausted inputs, the final checkpoint, recovery."""
 
+from dataclasses import replace
+
 import pytest
-from building import JOIN, SINGLE, Told, X, Y, aborted, manifests, report, triggered
+from building import JOIN, SINGLE, Told, X, Y, aborted, manifests, report, rows, triggered
 
 from absflow.protocol import coordinator
 from absflow.protocol.alignment import Barrier
-from absflow.protocol.checkpoints import Fact, FactKind, FailureReason
+from absflow.protocol.checkpoints import (
+    Fact,
+    FactKind,
+    FailureReason,
+    Manifest,
+    StageManifest,
+)
 from absflow.protocol.coordinator import live_stages, next_trigger_ms
 from absflow.protocol.messages import (
     CompletionWritten,
@@ -18,6 +26,7 @@ from absflow.protocol.messages import (
     StopJob,
     Tick,
     Topology,
+    Triggered,
     Unexpected,
     WriteAbort,
     WriteEnd,
@@ -162,9 +171,9 @@ def test_a_first_start_has_nothing_to_repair():
 
 def test_a_restart_aborts_what_was_pending():
     """Triggers without a terminal fact are aborted, oldest first; the others are let alone."""
-    barriers = tuple(Barrier(n) for n in (4, 1, 3, 2))
+    triggers = tuple(Triggered(Barrier(n)) for n in (4, 1, 3, 2))
     facts = (Fact(1, FactKind.COMPLETED), Fact(3, FactKind.ABORTED, FailureReason.EXPIRED))
-    _, said = coordinator.recover(SINGLE, POLICY, 0, barriers, facts, None)
+    _, said = coordinator.recover(SINGLE, POLICY, 0, triggers, facts, None)
     assert said == tuple(WriteAbort(Barrier(n), FailureReason.DRIVER_RESTART) for n in (2, 4))
 
 
@@ -182,7 +191,7 @@ def test_ids_rise_over_a_restart(barriers, facts, expected):
         SINGLE,
         POLICY,
         0,
-        tuple(Barrier(n) for n in barriers),
+        tuple(Triggered(Barrier(n)) for n in barriers),
         tuple(Fact(n, FactKind.ABORTED, FailureReason.TRIGGER_FAILED) for n in facts),
         None,
     )
@@ -191,11 +200,10 @@ def test_ids_rise_over_a_restart(barriers, facts, expected):
 
 def restarted(job, **more):
     """The job after a driver restart at 1000 ms."""
-    barriers = tuple(a.barrier for a in job.said if type(a).__name__ == "WriteBarrier")
     completed = job.state.completed
     facts = (Fact(completed.checkpoint_id, FactKind.COMPLETED),) if completed else ()
     state, _ = coordinator.recover(
-        job.state.topology, job.state.policy, 1000, barriers, facts, completed, **more
+        job.state.topology, job.state.policy, 1000, rows(job.said), facts, completed, **more
     )
     return Told(state=state)
 
@@ -209,6 +217,49 @@ def test_increments_go_on_after_a_restart():
     assert after.trigger(1010) == 3
     (manifest,) = manifests(after.acknowledge(3))
     assert (manifest.base_id, manifest.stage("a").lineage) == (1, (1, 3))
+
+
+MANIFEST = Manifest(4, 2, 0, (StageManifest(report(4, "a"), (2, 4)),))
+
+
+def restored(completed, floor=0):
+    """A first driver of an attempt that was restored from 4, in a job that had come to 7."""
+    facts = (Fact(4, FactKind.COMPLETED), Fact(6, FactKind.COMPLETED))
+    triggers = tuple(Triggered(Barrier(n, 2, 2), ours=False) for n in (4, 5, 6, 7))
+    return coordinator.recover(SINGLE, POLICY, 0, triggers, facts, completed, floor=floor)
+
+
+def test_an_attempt_gives_up_what_another_left_pending():
+    """5 and 7 come to their end, and no stage of this attempt is told to release them."""
+    _, said = restored(MANIFEST)
+    reason = FailureReason.DRIVER_RESTART
+    assert said == tuple(WriteAbort(Barrier(n, 2, 2), reason, release=False) for n in (5, 7))
+
+
+def test_increments_go_on_from_the_checkpoint_that_was_restored():
+    """Not from 6, which is newer, but was left behind; ids rise over it all the same."""
+    job = Told(state=restored(MANIFEST)[0])
+    assert job.trigger(10) == 8
+    assert job.state.pending[8].barrier == Barrier(8, 4, 4, 10)
+    (manifest,) = manifests(job.acknowledge(8))
+    assert (manifest.base_id, manifest.stage("a").lineage) == (4, (2, 4, 8))
+
+
+@pytest.mark.parametrize(("triggers", "floor", "first"), [((7,), 4, 8), ((), 4, 5)])
+def test_an_attempt_that_must_start_full(triggers, floor, first):
+    """A fork or a migrated state: everything is full until one has completed, then as ever."""
+    rows = tuple(Triggered(Barrier(n, 2, 2), ours=False) for n in triggers)
+    policy = replace(POLICY, max_concurrent=2)
+    job = Told(state=coordinator.recover(SINGLE, policy, 0, rows, (), None, floor=floor)[0])
+    assert (job.trigger(10), job.trigger(20)) == (first, first + 1)
+    assert {(p.barrier.base_id, p.barrier.completed_id) for p in job.state.pending.values()} == {
+        (0, 0)
+    }
+    job.complete(first, now_ms=20)
+    (second,) = manifests(job.acknowledge(first + 1))
+    assert second.stage("a").lineage == (first + 1,)
+    assert job.trigger(30) == first + 2
+    assert job.state.pending[first + 2].barrier.base_id == first
 
 
 def test_reports_to_the_dead_driver_are_late():

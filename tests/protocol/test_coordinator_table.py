@@ -14,19 +14,26 @@ from absflow.protocol.messages import (
     CompletionWritten,
     HistoryFound,
     Policy,
+    RefuseRequest,
+    SavepointRequested,
     StageReported,
     StopRequested,
     Tick,
     TriggerWritten,
     WriteAbort,
+    WriteBarrier,
     WriteCompletion,
 )
 
-POLICY = Policy(interval_ms=10, timeout_ms=15, max_concurrent=2, tolerable_failed=99)
+POLICY = Policy(
+    interval_ms=10, timeout_ms=15, max_concurrent=2, tolerable_failed=99, savepoint_timeout_ms=20
+)
 
 EVENTS = (
     *(Tick(now_ms) for now_ms in (10, 20, 25, 40)),
     StopRequested(),
+    SavepointRequested("wish", 10),
+    SavepointRequested("stop", 20, stop=True),
     *(
         event
         for n in (1, 2)
@@ -83,7 +90,7 @@ def walk():
     return moves, refused
 
 
-def phase_moves(state, after, said):
+def phase_moves(state, event, after, said):
     """What one step did to each checkpoint, in the words of the table."""
     reasons = {a.barrier.checkpoint_id: a.reason for a in said if isinstance(a, WriteAbort)}
     for checkpoint_id, pending in state.pending.items():
@@ -91,7 +98,7 @@ def phase_moves(state, after, said):
         if checkpoint_id in reasons:
             yield (pending.phase, CAUSES[reasons[checkpoint_id]]), FactKind.ABORTED
         elif now is None:
-            assert after.completed_id == checkpoint_id
+            assert event == CompletionWritten(checkpoint_id, 50)
             yield (pending.phase, "manifest committed"), FactKind.COMPLETED
         elif now.phase is not pending.phase:
             phases = [move[0] for move in ONWARD] + [Phase.FINALIZING]
@@ -104,8 +111,8 @@ def phase_moves(state, after, said):
 def test_the_table_is_what_the_machine_does():
     """Over every reachable state of two checkpoints: each entry of the table, and no other."""
     found = {}
-    for state, _, after, said in walk()[0]:
-        for key, target in phase_moves(state, after, said):
+    for state, event, after, said in walk()[0]:
+        for key, target in phase_moves(state, event, after, said):
             assert found.setdefault(key, target) is target
     assert found == dict(PHASE_TRANSITIONS)
 
@@ -141,6 +148,64 @@ def test_a_manifest_is_asked_for_once():
             before = state.pending[manifest.checkpoint_id]
             assert before.phase is not Phase.FINALIZING
             assert after.pending[manifest.checkpoint_id].phase is Phase.FINALIZING
+
+
+def test_every_request_is_answered():
+    """Abort and manifest, whichever ends a checkpoint, carry its kind and its request."""
+    answered = set()
+    for state, _, _, said in walk()[0]:
+        for action in said:
+            if isinstance(action, WriteAbort):
+                pending = state.pending[action.barrier.checkpoint_id]
+                assert (action.kind, action.request) == (pending.kind, pending.request)
+            elif isinstance(action, WriteCompletion):
+                pending = state.pending[action.manifest.checkpoint_id]
+                manifest = action.manifest
+                assert (manifest.kind, manifest.request) == (pending.kind, pending.request)
+                answered.add(manifest.request)
+    assert answered == {"", "wish", "stop"}
+
+
+def test_a_request_is_taken_in_refused_or_known():
+    """Each of them, in every state; and one that is taken in is triggered as a full one."""
+    for state, event, after, said in walk()[0]:
+        if isinstance(event, SavepointRequested):
+            known = any(p.request == event.request for p in state.pending.values())
+            expected = [] if known else [RefuseRequest if state.stopping else WriteBarrier]
+            assert [type(a) for a in said if not isinstance(a, WriteCompletion)] == expected
+            for action in said:
+                if isinstance(action, WriteBarrier):
+                    assert (action.request, action.barrier.base_id) == (event.request, 0)
+                    assert after.pending[action.barrier.checkpoint_id].stop is event.stop
+
+
+def test_a_job_stops_when_it_is_told_or_its_savepoint_completes():
+    """Nothing else stops it, and nothing is triggered while the savepoint of a stop is pending."""
+    stopped = set()
+    for state, event, after, said in walk()[0]:
+        if after.stopping and not state.stopping:
+            stopped.add(type(event))
+            if isinstance(event, CompletionWritten):
+                assert state.pending[event.checkpoint_id].stop
+            else:
+                assert isinstance(event, StopRequested)
+        if isinstance(event, CompletionWritten) and state.pending[event.checkpoint_id].stop:
+            assert after.stopping
+        if after.leaving or state.stopping:
+            assert not any(isinstance(a, WriteBarrier) and not a.request for a in said)
+    assert stopped == {StopRequested, CompletionWritten}
+
+
+def test_savepoints_give_way_to_nothing():
+    """Over every state, what is subsumed was triggered by the clock."""
+    subsumed = [
+        action
+        for _, _, _, said in walk()[0]
+        for action in said
+        if isinstance(action, WriteAbort) and action.reason is FailureReason.SUBSUMED
+    ]
+    assert subsumed
+    assert not any(action.request for action in subsumed)
 
 
 @pytest.mark.parametrize("phase", list(Phase))

@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 
 from absflow.protocol.alignment import Barrier
-from absflow.protocol.checkpoints import Fact, FactKind
+from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Kind
+from absflow.protocol.messages import Triggered
 from absflow.simulation import checkers, narrate
 from absflow.simulation.faults import Rates
 from absflow.simulation.job import GRAPHS
 from absflow.simulation.stage import Sent
+from absflow.simulation.tables import Wish
 from absflow.simulation.world import Result, run
 
 GRAPH = next(graph for graph in GRAPHS if graph.name == "join")
@@ -165,10 +167,11 @@ def test_a_missing_last_checkpoint_is_noticed(tables):
 
 def test_ids_that_do_not_rise_are_noticed(tables):
     """Neither triggers nor completions may come out of order."""
-    tables.barriers.append(Barrier(1))
+    tables.barriers.append(Triggered(Barrier(1)))
     tables.facts.append(Fact(min(tables.manifests), FactKind.COMPLETED))
     said = found(tables)
     assert "1 was triggered after" in said
+    assert "1 goes on from 0" in said
     assert "completed after" in said
 
 
@@ -180,9 +183,79 @@ def test_a_completion_after_an_abort_is_noticed(tables):
 
 def test_a_pending_checkpoint_at_the_end_is_noticed(tables):
     """Every trigger has come to a terminal fact when the job has ended."""
-    triggered = max(b.checkpoint_id for b in tables.barriers if isinstance(b, Barrier))
-    tables.barriers.append(Barrier(triggered + 1))
+    rows = [row for row in tables.barriers if isinstance(row, Triggered)]
+    triggered = rows[-1].barrier.checkpoint_id
+    tables.barriers.append(Triggered(Barrier(triggered + 1)))
     assert f"checkpoint {triggered + 1} has come to no end" in found(tables)
+
+
+def as_savepoint(tables, checkpoint_id, *, stop=False):
+    """Have a completed checkpoint be the savepoint that somebody wished."""
+    tables.wishes.append(Wish("wish", stop))
+    for at, row in enumerate(tables.barriers):
+        if isinstance(row, Triggered) and row.barrier.checkpoint_id == checkpoint_id:
+            tables.barriers[at] = replace(row, request="wish")
+    tables.facts = [
+        replace(fact, request="wish") if fact.checkpoint_id == checkpoint_id else fact
+        for fact in tables.facts
+    ]
+    manifest = replace(tables.manifests[checkpoint_id], kind=Kind.SAVEPOINT, request="wish")
+    tables.manifests[checkpoint_id] = manifest
+
+
+def test_a_good_savepoint_passes(tables):
+    """The first checkpoint is full, so it may be one, also the one of the wish."""
+    as_savepoint(tables, min(tables.manifests))
+    assert found(tables) == ""
+
+
+def test_a_savepoint_that_needs_other_sets_is_noticed(tables):
+    """The newest checkpoint is an increment: it could not be kept without the others."""
+    as_savepoint(tables, max(tables.manifests))
+    assert f"savepoint {max(tables.manifests)} does not stand alone" in found(tables)
+
+
+def test_a_savepoint_that_was_subsumed_is_noticed(tables):
+    """It gives way to no other."""
+    as_savepoint(tables, min(tables.manifests))
+    fact = Fact(min(tables.manifests), FactKind.ABORTED, FailureReason.SUBSUMED, "wish")
+    tables.facts = [fact, *tables.facts[1:]]
+    assert f"savepoint {fact.checkpoint_id} was subsumed" in found(tables)
+
+
+def test_a_wish_without_an_answer_is_noticed(tables):
+    """Somebody would wait for ever."""
+    tables.wishes.append(Wish("wish", stop=False))
+    assert found(tables) == "wish has no answer"
+
+
+def test_a_wish_with_two_answers_is_noticed(tables):
+    """Completed and refused."""
+    as_savepoint(tables, min(tables.manifests))
+    tables.refusals.append("wish")
+    assert found(tables) == "wish has 2 answers"
+
+
+def test_an_answer_to_another_wish_is_noticed(tables):
+    """The fact must carry what the trigger was asked by."""
+    as_savepoint(tables, min(tables.manifests))
+    tables.wishes.append(Wish("other", stop=False))
+    tables.facts[0] = replace(tables.facts[0], request="other")
+    assert "answers 'other', not what was asked" in found(tables)
+
+
+def test_a_job_that_goes_on_after_the_savepoint_of_a_stop_is_noticed(tables):
+    """Later checkpoints completed in the same run."""
+    as_savepoint(tables, min(tables.manifests), stop=True)
+    assert "the job went on after savepoint 1" in found(tables)
+
+
+def test_a_job_that_stops_without_a_reason_is_noticed(tables):
+    """Nobody wanted it, nothing failed, and rows are left."""
+    (only,) = tables.runs
+    assert only.why == "every row is read"
+    only.why = ""
+    assert found(tables) == "the job stopped without a reason"
 
 
 def test_a_different_replay_is_noticed(tables):

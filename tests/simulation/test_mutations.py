@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from absflow.protocol import alignment, coordinator
+from absflow.protocol import alignment, coordinator, triggers
 from absflow.protocol.alignment import Barrier, Ignore, InputState, Reason
-from absflow.protocol.coordinator import Pending
+from absflow.protocol.messages import StopJob
+from absflow.protocol.pending import Coordinator, Pending
 from absflow.simulation import query, stage, tables, world
 
 SEEDS = range(120)
@@ -21,6 +22,57 @@ def recover_with(change):
 def trigger_with(change):
     """Triggers whose barrier goes through ``change``."""
     return lambda number, base, completed, ms: change(Barrier(number, base, completed, ms))
+
+
+def never_to_stop(*args, stop=False, **more):
+    """The coordinator forgets what its savepoint was for."""
+    return Pending(*args, **more)
+
+
+def forgets_what_is_pending(real):
+    """A request that is told again is taken for a new one."""
+
+    def trigger(state, event):
+        hidden = {n: replace(p, request="") for n, p in state.pending.items()}
+        after, said = real(replace(state, pending=hidden), event)
+        return replace(after, pending=after.pending | state.pending), said
+
+    return trigger
+
+
+def stop_at_once(real):
+    """The job of a stop with savepoint stops when the savepoint is triggered."""
+
+    def trigger(state, event):
+        state, said = real(state, event)
+        if event.stop and not state.stopped:
+            state, said = replace(state, stopping=True, stopped=True), (*said, StopJob())
+        return state, said
+
+    return trigger
+
+
+def stop_in_any_case(real):
+    """A savepoint that was to stop the job does so though it failed."""
+
+    def abort(state, checkpoint_id, *why):
+        stop = state.pending[checkpoint_id].stop
+        state, said = real(state, checkpoint_id, *why)
+        return (replace(state, stopping=True) if stop else state), said
+
+    return abort
+
+
+def triggers_never_again(real):
+    """The clock does not start again after a stop whose savepoint failed."""
+
+    def abort(state, checkpoint_id, *why):
+        stop = state.pending[checkpoint_id].stop
+        state, said = real(state, checkpoint_id, *why)
+        policy = replace(state.policy, max_concurrent=0) if stop else state.policy
+        return replace(state, policy=policy), said
+
+    return abort
 
 
 def settle_without_skipping(real):
@@ -127,7 +179,7 @@ MUTATIONS = {
         "has stages",
     ),
     "increments are relative to a checkpoint that may yet fail": (
-        [(coordinator, "Barrier", trigger_with(lambda b: replace(b, base_id=b.checkpoint_id - 1)))],
+        [(triggers, "Barrier", trigger_with(lambda b: replace(b, base_id=b.checkpoint_id - 1)))],
         "consistent cut",
     ),
     "tombstones go as soon as the next trigger": (
@@ -162,8 +214,85 @@ MUTATIONS = {
         "exactly once",
     ),
     "a stage that has ended is awaited": (
-        [(coordinator, "live_stages", lambda topology, ended: frozenset(topology.upstream))],
+        [(triggers, "live_stages", lambda topology, ended: frozenset(topology.upstream))],
         "stuck",
+    ),
+    "a savepoint is an increment": (
+        [
+            (triggers, "Barrier", trigger_with(lambda b: replace(b, base_id=b.completed_id))),
+            (coordinator, "validate", lambda state: None),
+        ],
+        "does not stand alone",
+    ),
+    "a savepoint is subsumed": (
+        [
+            (
+                coordinator,
+                "_subsumed",
+                lambda state, number: [n for n in sorted(state.pending) if n < number],
+            )
+        ],
+        "was subsumed",
+    ),
+    "a savepoint that is late becomes the base": (
+        [
+            (
+                coordinator,
+                "_advance",
+                lambda state, manifest, ms: replace(state, completed=manifest, completed_ms=ms),
+            )
+        ],
+        "goes on from",
+    ),
+    "the job stops before its savepoint has completed": (
+        [(coordinator, "trigger_savepoint", stop_at_once(coordinator.trigger_savepoint))],
+        "stopped without a reason",
+    ),
+    "the job stops though its savepoint failed": (
+        [(coordinator, "_abort", stop_in_any_case(coordinator._abort))],
+        "stopped without a reason",
+    ),
+    "the clock stays off when the savepoint of a stop has failed": (
+        [
+            (coordinator, "_abort", triggers_never_again(coordinator._abort)),
+            (coordinator, "validate", lambda state: None),
+        ],
+        "stuck",
+    ),
+    "the job goes on though the savepoint of its stop has completed": (
+        [(triggers, "Pending", never_to_stop)],
+        "went on after savepoint",
+    ),
+    "the clock goes on triggering while a stop waits for its savepoint": (
+        [
+            (Coordinator, "leaving", False),
+        ],
+        "a job that is to stop triggers nothing more",
+    ),
+    "a restart forgets who asked": (
+        [
+            (
+                coordinator,
+                "recover",
+                recover_with(lambda state, said: (state, [replace(a, request="") for a in said])),
+            )
+        ],
+        "not what was asked",
+    ),
+    "a refusal is said to nobody": (
+        [(triggers, "RefuseRequest", lambda request, why: StopJob())],
+        "stuck",
+    ),
+    "a request is triggered again while it is pending": (
+        [
+            (
+                coordinator,
+                "trigger_savepoint",
+                forgets_what_is_pending(coordinator.trigger_savepoint),
+            ),
+            (coordinator, "validate", lambda state: None),
+        ],
+        "answers",
     ),
 }
 

@@ -61,6 +61,17 @@ SOMETIMES = (
     "stage ended",
     "job failed",
     "job stopped and started again",
+    "savepoint completed",
+    "savepoint completed behind a later checkpoint",
+    "savepoint finished the job",
+    "savepoint refused",
+    "savepoint aborted: EXPIRED",
+    "savepoint aborted: SNAPSHOT_FAILED",
+    "savepoint aborted: TRIGGER_FAILED",
+    "savepoint aborted: DRIVER_RESTART",
+    "savepoint aborted: JOB_STOPPED",
+    "stop with savepoint completed",
+    "stop with savepoint failed, and the job went on",
 )
 
 

@@ -274,7 +274,7 @@ def test_the_root_may_be_relative(spark, root, monkeypatch, tmp_path):
         (
             lambda h: h.state("aircraft", 2),
             "checkpoint 2 was aborted (EXPIRED: not every stage reported within "
-            "checkpoint.timeout); completed are 6 from 1 to 8",
+            "its timeout); completed are 6 from 1 to 8",
         ),
         (lambda h: h.difference("aircraft", 1, 9), "checkpoint 9 is pending; completed are 6"),
         (lambda h: h.stages(10), "checkpoint 10 was never triggered; completed are 6"),

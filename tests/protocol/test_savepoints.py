@@ -1,0 +1,475 @@
+"""Savepoints at the coordinator, and the stop that waits for one. Brackets: Flink's tests."""
+
+import pytest
+from building import JOIN, SINGLE, Told, X, aborted, manifests, report, rows, triggered
+
+from absflow.errors import ProtocolViolation
+from absflow.protocol import coordinator
+from absflow.protocol.alignment import Barrier
+from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Kind
+from absflow.protocol.coordinator import Coordinator, Phase, next_trigger_ms
+from absflow.protocol.messages import (
+    CompletionWritten,
+    FailJob,
+    FinishJob,
+    HistoryFound,
+    InputExhausted,
+    Policy,
+    RefuseRequest,
+    SavepointRequested,
+    StageReported,
+    StopJob,
+    StopRequested,
+    TriggerWritten,
+    WriteAbort,
+    WriteBarrier,
+    WriteEnd,
+)
+
+
+def test_a_savepoint_from_request_to_completion():
+    """[testTriggerAndConfirmSimpleSavepoint] Barrier and manifest know the kind and the wish."""
+    job = Told(JOIN)
+    said = job.tell(SavepointRequested("wish", 3))
+    assert said == [WriteBarrier(Barrier(1, 0, 0, 3), Kind.SAVEPOINT, "wish")]
+    job.tell(TriggerWritten(1))
+    (manifest,) = manifests(job.acknowledge(1, "abc"))
+    assert (manifest.kind, manifest.request) == (Kind.SAVEPOINT, "wish")
+    assert job.tell(CompletionWritten(1, 20)) == []
+    assert job.state.completed == manifest
+
+
+def test_a_checkpoint_of_the_clock_answers_nobody():
+    """Its barrier, manifest and abort carry no request."""
+    job = Told(max_concurrent=2)
+    job.trigger(10)
+    (manifest,) = manifests(job.acknowledge(1))
+    job.trigger(20)
+    (abort,) = job.fail(2, FailureReason.DECLINED)
+    assert {(x.kind, x.request) for x in (job.said[0], manifest, abort)} == {(Kind.CHECKPOINT, "")}
+
+
+def test_a_savepoint_waits_for_nothing():
+    """[testMinDelayBetweenSavepoints] No interval, no pause, no place among the concurrent."""
+    job = Told(min_pause_ms=1000)
+    job.complete(job.trigger(10), now_ms=11)
+    job.trigger(1011)
+    assert [job.savepoint(1012, name) for name in ("w1", "w2", "w3")] == [3, 4, 5]
+    assert job.pending == [2, 3, 4, 5]
+
+
+def test_the_clock_waits_while_a_savepoint_takes_its_place():
+    """What is triggered behind a savepoint is appended behind it, and would only expire."""
+    job = Told(max_concurrent=2)
+    job.savepoint(5)
+    assert job.trigger(10) == 2
+    assert triggered(job.tick(20)) == []
+    job.complete(1)
+    assert triggered(job.tick(21)) == [3]
+
+
+def test_a_savepoint_does_not_move_the_interval():
+    """The clock triggers when it would have anyhow."""
+    job = Told(max_concurrent=2)
+    job.savepoint(9)
+    assert job.trigger(10) == 2
+
+
+def test_a_savepoint_is_full_and_stands_alone():
+    """Its lineage is itself; the next increment is laid on it."""
+    job = Told()
+    job.complete(job.trigger(10), now_ms=10)
+    job.savepoint(11)
+    assert job.state.pending[2].barrier == Barrier(2, 0, 1, 11)
+    (savepoint,) = manifests(job.acknowledge(2))
+    job.tell(CompletionWritten(2, 12))
+    job.trigger(30)
+    (increment,) = manifests(job.acknowledge(3))
+    assert savepoint.stage("a").lineage == (2,)
+    assert (increment.base_id, increment.stage("a").lineage) == (2, (2, 3))
+
+
+def test_an_increment_on_a_savepoint_that_completed_meanwhile():
+    """3 has the changes since 1; savepoint 2, which completed later, is what it is laid on."""
+    job = Told(max_concurrent=2)
+    job.complete(job.trigger(10), now_ms=10)
+    job.savepoint(11)
+    job.trigger(20)
+    job.complete(2, now_ms=21)
+    (third,) = manifests(job.acknowledge(3))
+    assert (third.base_id, third.stage("a").lineage) == (1, (2, 3))
+
+
+# -- neither subsumed nor counted -----------------------------------------------------------------
+
+
+def test_savepoints_are_not_subsumed():
+    """[testSavepointsAreNotSubsumed] 1 and 4 are the clock's, 2 and 3 are savepoints."""
+    job = Told(max_concurrent=4)
+    job.trigger(10)
+    job.savepoint(11, "w2")
+    job.savepoint(12, "w3")
+    job.trigger(20)
+    assert aborted(job.complete(3)) == [(1, FailureReason.SUBSUMED)]
+    assert aborted(job.complete(4)) == []
+    assert job.pending == [2]
+    assert job.complete(2) == []
+
+
+def test_a_savepoint_that_completes_behind_a_later_checkpoint():
+    """It exists and stands alone, but increments go on from the later one."""
+    job = Told(max_concurrent=3)
+    job.savepoint(5)
+    job.trigger(10)
+    job.complete(2, now_ms=20)
+    job.trigger(30)
+    (savepoint,) = manifests(job.acknowledge(1))
+    assert savepoint.stage("a").lineage == (1,)
+    before = job.state
+    assert job.tell(CompletionWritten(1, 40)) == []
+    assert (job.state.completed, job.state.completed_ms) == (before.completed, 20)
+    (third,) = manifests(job.acknowledge(3))
+    assert (third.base_id, third.stage("a").lineage) == (2, (2, 3))
+
+
+def test_a_savepoint_that_is_late_forgives_no_failure():
+    """Failures are counted since the newest completed checkpoint, and it is not that."""
+    job = Told(max_concurrent=3, tolerable_failed=5)
+    job.savepoint(5)
+    job.complete(job.trigger(10), now_ms=10)
+    job.trigger(20)
+    job.fail(3, FailureReason.SNAPSHOT_FAILED)
+    job.complete(1)
+    assert job.state.failures == 1
+    job.complete(job.savepoint(30, "another"))
+    assert job.state.failures == 0
+
+
+@pytest.mark.parametrize("reason", [r for r in FailureReason if r.counted or r.code == "DECLINED"])
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_failed_savepoint_never_counts(reason, stop):
+    """With no failure tolerated the job goes on, and the abort answers the request."""
+    job = Told(tolerable_failed=0)
+    job.savepoint(5, stop=stop)
+    said = job.fail(1, reason, "why")
+    assert said == [WriteAbort(Barrier(1, 0, 0, 5), reason, "why", Kind.SAVEPOINT, "wish")]
+    assert job.state.failures == 0
+    job.complete(job.trigger(10))
+    assert job.state.completed_id == 2
+
+
+def test_a_failed_savepoint_forgives_nothing():
+    """Failures before it and after it are still failures in a row."""
+    job = Told(tolerable_failed=1)
+    job.trigger(10)
+    job.fail(1, FailureReason.SNAPSHOT_FAILED)
+    job.savepoint(11)
+    job.fail(2, FailureReason.SNAPSHOT_FAILED)
+    job.trigger(20)
+    said = job.fail(3, FailureReason.SNAPSHOT_FAILED)
+    assert [type(a) for a in said] == [WriteAbort, FailJob, StopJob]
+
+
+def test_a_savepoint_has_a_timeout_of_its_own():
+    """2 expires after 100 ms, as ever; savepoint 1 after 500, also when it came first."""
+    job = Told(savepoint_timeout_ms=500, max_concurrent=2, tolerable_failed=9)
+    job.savepoint(0)
+    job.trigger(10)
+    assert aborted(job.tick(110)) == [(2, FailureReason.EXPIRED)]
+    assert aborted(job.tick(499)) == [(3, FailureReason.EXPIRED)]
+    assert (1, FailureReason.EXPIRED) in aborted(job.tick(500))
+
+
+def test_the_default_timeout_is_an_hour():
+    """A full snapshot may take long."""
+    assert Policy().savepoint_timeout_ms == 60 * 60 * 1000
+
+
+# -- requests -------------------------------------------------------------------------------------
+
+
+def test_a_repeated_request_is_ignored_in_every_phase():
+    """A driver that reads the wishes again may repeat one until it has its answer."""
+    job = Told(max_concurrent=2)
+    job.acknowledge(job.trigger(10))  # being finalised, so that the savepoint has to wait
+    job.tell(SavepointRequested("wish", 11))
+    moves = {
+        Phase.TRIGGERING: [TriggerWritten(2)],
+        Phase.COLLECTING: [StageReported(report(2, "a")), HistoryFound(2, "a")],
+        Phase.READY: [CompletionWritten(1, 12)],
+        Phase.FINALIZING: [CompletionWritten(2, 13)],
+    }
+    for phase, events in moves.items():
+        assert job.phase(2) is phase
+        before = job.state
+        again = SavepointRequested("wish", 12), SavepointRequested("wish", 13, stop=True)
+        assert (job.tell(*again), job.state) == ([], before)
+        job.tell(*events)
+    assert job.state.completed.request == "wish"
+
+
+def test_a_job_that_is_stopping_refuses():
+    """While something is being finalised, and afterwards: the asker is told why."""
+    job = Told()
+    job.savepoint(5)
+    job.acknowledge(1)
+    job.tell(StopRequested())
+    assert job.tell(SavepointRequested("wish", 6)) == []
+    refused = [RefuseRequest("another", "the job is stopping")]
+    assert job.tell(SavepointRequested("another", 6)) == refused
+    assert job.tell(CompletionWritten(1, 7)) == [StopJob()]
+    assert job.tell(SavepointRequested("another", 8, stop=True)) == refused
+    assert job.pending == []
+
+
+def test_a_job_whose_inputs_have_ended_refuses():
+    """No stage is left that could snapshot."""
+    state = Coordinator(SINGLE, Policy(), exhausted={X: 0}, ended=frozenset({X}))
+    said = Told(state=state).tell(SavepointRequested("wish", 1))
+    assert said == [RefuseRequest("wish", "every input has ended")]
+
+
+def test_a_request_without_a_name_is_a_violation():
+    """Nobody could find its answer."""
+    job = Told()
+    with pytest.raises(ProtocolViolation, match="without a name"):
+        job.tell(SavepointRequested("", 1))
+
+
+# -- stop with savepoint --------------------------------------------------------------------------
+
+
+def test_a_stop_waits_for_its_savepoint():
+    """[stop-with-savepoint] Pending ones go on, none is triggered, the completion stops the job."""
+    job = Told(max_concurrent=3)
+    job.trigger(10)
+    job.savepoint(11, stop=True)
+    assert next_trigger_ms(job.state) is None
+    assert job.tick(50) == []
+    job.complete(1, now_ms=50)
+    assert not job.state.stopping
+    assert job.tick(99) == []
+    job.acknowledge(2)
+    assert job.tell(CompletionWritten(2, 100)) == [StopJob()]
+    assert (job.state.completed_id, job.state.stopped) == (2, True)
+
+
+def test_a_stop_gives_up_the_rest_when_its_savepoint_completes():
+    """Lower periodic ones are subsumed; savepoints, lower and higher, are stopped with the job."""
+    job = Told(max_concurrent=3)
+    job.trigger(10)
+    job.savepoint(11, "w2")
+    job.savepoint(12, "w3", stop=True)
+    job.savepoint(13, "w4")
+    said = job.complete(3, now_ms=20)
+    assert aborted(said) == [
+        (1, FailureReason.SUBSUMED),
+        (2, FailureReason.JOB_STOPPED),
+        (4, FailureReason.JOB_STOPPED),
+    ]
+    assert said[-1] == StopJob()
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        FailureReason.EXPIRED,
+        FailureReason.TRIGGER_FAILED,
+        FailureReason.SNAPSHOT_FAILED,
+        FailureReason.FINALIZE_FAILED,
+        FailureReason.HELD_TOO_MUCH,
+        FailureReason.DECLINED,
+    ],
+)
+def test_a_job_goes_on_when_the_savepoint_of_its_stop_fails(reason):
+    """[stop failure: the job keeps running] The clock triggers again, when it would have."""
+    job = Told()
+    job.complete(job.trigger(10), now_ms=11)
+    job.savepoint(12, stop=True)
+    if reason is FailureReason.FINALIZE_FAILED:
+        job.acknowledge(2)
+    (abort,) = job.fail(2, reason)
+    assert (abort.request, job.state.stopping) == ("wish", False)
+    assert next_trigger_ms(job.state) == 20
+    job.complete(job.trigger(20))
+    assert job.state.completed_id == 3
+
+
+def test_the_savepoint_of_a_stop_that_expires_lets_the_clock_trigger_at_once():
+    """One tick gives up the savepoint and triggers what is overdue."""
+    job = Told(savepoint_timeout_ms=50)
+    job.savepoint(5, stop=True)
+    said = job.tick(55)
+    assert aborted(said) == [(1, FailureReason.EXPIRED)]
+    assert triggered(said) == [2]
+
+
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_the_first_of_several_stops_that_completes_stops_the_job(first):
+    """The others are answered by their aborts."""
+    job = Told()
+    for name in ("w1", "w2", "w3"):
+        job.savepoint(5, name, stop=True)
+    said = job.complete(first)
+    others = [n for n in (1, 2, 3) if n != first]
+    assert aborted(said) == [(n, FailureReason.JOB_STOPPED) for n in others]
+    assert [a.request for a in said if isinstance(a, WriteAbort)] == [f"w{n}" for n in others]
+    assert said[-1] == StopJob()
+
+
+def test_the_clock_waits_until_the_last_of_several_stops_has_failed():
+    """One that failed does not set off what another one still holds back."""
+    job = Told(max_concurrent=5)
+    job.savepoint(5, "w1", stop=True)
+    job.savepoint(6, "w2", stop=True)
+    job.fail(1, FailureReason.DECLINED)
+    assert next_trigger_ms(job.state) is None
+    job.fail(2, FailureReason.DECLINED)
+    assert next_trigger_ms(job.state) == 10
+
+
+def test_a_plain_stop_does_not_wait_for_a_savepoint():
+    """The savepoint is given up, and the asker told so."""
+    job = Told()
+    job.savepoint(5, stop=True)
+    said = job.tell(StopRequested())
+    assert aborted(said) == [(1, FailureReason.JOB_STOPPED)]
+    assert (said[0].request, said[-1]) == ("wish", StopJob())
+
+
+def test_a_plain_stop_lets_a_savepoint_be_finalised():
+    """Its outcome is already in the hands of the storage."""
+    job = Told()
+    job.savepoint(5, stop=True)
+    job.acknowledge(1)
+    assert job.tell(StopRequested()) == []
+    assert job.tell(CompletionWritten(1, 6)) == [StopJob()]
+
+
+def test_a_job_that_fails_gives_up_its_savepoint():
+    """Too many failures of the clock's checkpoints stop the job, whatever a person waits for."""
+    job = Told(max_concurrent=2)
+    job.trigger(10)
+    job.savepoint(11, stop=True)
+    said = job.fail(1, FailureReason.SNAPSHOT_FAILED)
+    assert aborted(said)[1:] == [(2, FailureReason.JOB_STOPPED)]
+    assert {type(a) for a in said} == {WriteAbort, FailJob, StopJob}
+
+
+# -- bounded inputs -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_savepoint_after_the_exhaustion_is_the_last_checkpoint(stop):
+    """It holds every row, so no other is triggered beside it, and its completion finishes."""
+    job = Told(max_concurrent=3)
+    job.tell(InputExhausted(X))
+    job.savepoint(1, stop=stop)
+    assert [job.tick(now_ms) for now_ms in (2, 50, 99)] == [[], [], []]
+    assert job.complete(1) == [FinishJob(1), StopJob()]
+
+
+def test_a_savepoint_from_before_the_exhaustion_does_not_finish_the_job():
+    """The last checkpoint is triggered though the savepoint is pending, and need not wait."""
+    job = Told(max_concurrent=2)
+    job.savepoint(1)
+    job.tell(InputExhausted(X))
+    assert job.trigger(2) == 2
+    said = job.complete(2)
+    assert aborted(said) == [(1, FailureReason.JOB_STOPPED)]
+    assert said[-1] == StopJob()
+    assert FinishJob(2) in said
+
+
+def test_an_early_savepoint_that_completes_leaves_the_last_checkpoint_to_come():
+    """Rows may have come behind barrier 1."""
+    job = Told()
+    job.savepoint(1)
+    job.tell(InputExhausted(X))
+    assert job.tick(2) == []
+    assert FinishJob(1) not in job.complete(1)
+    assert job.trigger(3) == 2
+    assert FinishJob(2) in job.complete(2)
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_failed_last_savepoint_is_followed_by_a_checkpoint(stop):
+    """The job does not end without a checkpoint that holds every row."""
+    job = Told()
+    job.tell(InputExhausted(X))
+    job.savepoint(1, stop=stop)
+    job.fail(1, FailureReason.SNAPSHOT_FAILED)
+    assert job.trigger(2) == 2
+    assert FinishJob(2) in job.complete(2)
+
+
+def test_a_savepoint_beside_the_last_checkpoint():
+    """Whichever completes first finishes the job; the other one is not awaited."""
+    for first, other in ((1, 2), (2, 1)):
+        job = Told()
+        job.tell(InputExhausted(X))
+        job.trigger(1)
+        job.savepoint(2)
+        said = job.complete(first)
+        reason = FailureReason.JOB_STOPPED if first == 1 else FailureReason.SUBSUMED
+        assert aborted(said) == [(other, reason)]
+        assert FinishJob(first) in said
+
+
+def test_a_stop_with_savepoint_of_an_exhausted_job_is_a_stop():
+    """Its savepoint came before the exhaustion: not every row is in it, so nothing has finished."""
+    job = Told(max_concurrent=3)
+    job.savepoint(1, stop=True)
+    job.tell(InputExhausted(X))
+    assert job.tick(2) == []
+    said = job.complete(1)
+    assert said[-1] == StopJob()
+    assert FinishJob(1) not in said
+
+
+def test_an_input_ends_by_a_savepoint():
+    """A savepoint that holds all of an input is as good as any checkpoint for its END."""
+    job = Told(JOIN)
+    job.tell(InputExhausted(X))
+    assert WriteEnd(X) in job.complete(job.savepoint(1), "abc", now_ms=1)
+    job.savepoint(2, "another")
+    assert job.state.pending[2].awaited == {"b", "c"}
+    (manifest,) = manifests(job.acknowledge(2, "bc"))
+    assert [s.lineage for s in manifest.stages] == [(1,), (2,), (2,)]
+
+
+# -- restarts -------------------------------------------------------------------------------------
+
+
+def restart(job, answered=()):
+    """What the next driver is told to write."""
+    facts = tuple(Fact(n, FactKind.COMPLETED) for n in answered)
+    completed = job.state.completed
+    return coordinator.recover(
+        job.state.topology, job.state.policy, 1000, rows(job.said), facts, completed
+    )
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_savepoint_that_is_lost_with_its_driver_is_answered(stop):
+    """The abort carries the request; the new driver's clock triggers as ever."""
+    job = Told(max_concurrent=2)
+    job.trigger(10)
+    job.savepoint(11, stop=stop)
+    state, said = restart(job)
+    assert [(a.kind, a.request, a.reason) for a in said] == [
+        (Kind.CHECKPOINT, "", FailureReason.DRIVER_RESTART),
+        (Kind.SAVEPOINT, "wish", FailureReason.DRIVER_RESTART),
+    ]
+    assert next_trigger_ms(state) == 1010
+
+
+def test_increments_go_on_from_a_savepoint_after_a_restart():
+    """It is the newest completed checkpoint, and is not aborted."""
+    job = Told()
+    job.complete(job.savepoint(5, stop=True))
+    state, said = restart(job, answered=[1])
+    after = Told(state=state)
+    assert said == ()
+    after.trigger(1010)
+    assert after.state.pending[2].barrier.base_id == 1
