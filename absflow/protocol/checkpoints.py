@@ -62,13 +62,20 @@ class Status(Enum):
     PENDING = "PENDING"
     COMPLETED = "COMPLETED"
     ABORTED = "ABORTED"
+    DELETED = "DELETED"
 
 
 class FactKind(Enum):
-    """The terminal facts of the ``checkpoints`` table."""
+    """The facts of the ``checkpoints`` table: how a checkpoint ended, and what came of it then.
+
+    COMPLETED and ABORTED are terminal. COMPACTED and DELETED may follow a completion; they are
+    explained in :mod:`absflow.protocol.retention`.
+    """
 
     COMPLETED = "COMPLETED"
     ABORTED = "ABORTED"
+    COMPACTED = "COMPACTED"
+    DELETED = "DELETED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +143,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A terminal fact about one checkpoint."""
+    """A fact about one checkpoint."""
 
     checkpoint_id: int
     kind: FactKind
@@ -165,12 +172,13 @@ def extend_lineage(
 
 
 def status_of(checkpoint_id: int, facts: Iterable[Fact]) -> Status:
-    """The status of a triggered checkpoint; the first terminal fact wins.
+    """The status of a triggered checkpoint; a deletion, else the first terminal fact wins.
 
     >>> status_of(1, [])
     <Status.PENDING: 'PENDING'>
     """
-    for fact in facts:
-        if fact.checkpoint_id == checkpoint_id:
-            return Status(fact.kind.value)
-    return Status.PENDING
+    kinds = [fact.kind for fact in facts if fact.checkpoint_id == checkpoint_id]
+    if FactKind.DELETED in kinds:
+        return Status.DELETED
+    ends = (kind for kind in kinds if kind is not FactKind.COMPACTED)
+    return next((Status(kind.value) for kind in ends), Status.PENDING)

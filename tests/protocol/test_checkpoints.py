@@ -3,7 +3,7 @@
 import doctest
 import importlib
 import pkgutil
-from itertools import product
+from itertools import permutations, product
 
 import pytest
 
@@ -59,6 +59,17 @@ def test_the_first_terminal_fact_wins():
     completed, aborted = Fact(1, FactKind.COMPLETED), Fact(1, FactKind.ABORTED)
     assert status_of(1, [completed, aborted]) is Status.COMPLETED
     assert status_of(1, [aborted, completed]) is Status.ABORTED
+
+
+def test_what_comes_after_completion():
+    """A compaction leaves a checkpoint completed; a deletion does not, in any order of facts."""
+    completed, compacted, deleted = (
+        Fact(1, kind) for kind in (FactKind.COMPLETED, FactKind.COMPACTED, FactKind.DELETED)
+    )
+    for facts in permutations([completed, compacted]):
+        assert status_of(1, facts) is Status.COMPLETED
+    for facts in permutations([completed, compacted, deleted]):
+        assert status_of(1, facts) is Status.DELETED
 
 
 def test_counted_failures_are_those_of_flink():
