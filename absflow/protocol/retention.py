@@ -233,7 +233,7 @@ def _several(ids: list[int]) -> str:
 
 def _channel_actions(there: Inventory, kept: _Kept) -> list[DeleteEpochs | DropChannels]:
     needs = {(c.stage, c.attempt): _needs(there, kept, c) for c in there.channels}
-    alive = {there.attempt, *(attempt for (_, attempt), why in needs.items() if why)}
+    alive = {attempt for (_, attempt), why in needs.items() if why}  # the current one always is
     actions: list[DeleteEpochs | DropChannels] = []
     for channel in sorted(there.channels, key=lambda c: (c.stage, c.attempt)):
         first = _first(needs[channel.stage, channel.attempt])

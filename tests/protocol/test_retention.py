@@ -130,6 +130,19 @@ def test_a_savepoint_is_not_enough_to_let_go_of_the_base():
     assert swept(planned(by_hand)) == []
 
 
+def test_a_savepoint_restored_from_is_a_base():
+    """It stays beside a newer savepoint even if a person deletes both."""
+    there = job(
+        completed(1),
+        completed(3, attempt=2),
+        attempts={1: 0, 2: 1},
+        savepoints=frozenset({1, 3}),
+        deleted=frozenset({1, 3}),
+        sets=[1, 3],
+    )
+    assert planned(there) == ()
+
+
 def test_what_a_pending_increment_is_laid_on_stays():
     """Its base, and all that completed since, until it has ended."""
     checkpoints = [
@@ -203,6 +216,14 @@ def test_a_lineage_may_be_as_long_as_allowed():
     assert planned(done, longest=1) == ()
 
 
+def test_a_compacted_lineage_is_compacted_again():
+    """The fact replaces what the lineage is read from now, as later manifests begin with that."""
+    first = Compacted(2, "a", -2, (1, 2))
+    there = job(completed(4, 1, 2, 3, 4), sets=[-2, 3, 4], compacted=(first,))
+    second = Compacted(4, "a", -4, (-2, 3, 4))
+    assert planned(there, longest=2) == (Compact(second), DeleteSets("a", (-2, 3, 4)))
+
+
 def test_a_compaction_that_died_is_taken_up():
     """Its set is there without its fact: it is planned again, and its set is no orphan."""
     there = job(completed(3, 1, 2, 3), sets=[-3, 1, 2, 3])
@@ -253,7 +274,7 @@ def test_unpublished_rows_stay():
         ({1: 4}, (DropChannels(1),)),
         ({1: 5}, (DropChannels(1),)),
         ({2: 6}, (DeleteEpochs("a", 2, 6), DropChannels(1))),
-        ({1: 3, 2: 6}, (DeleteEpochs("a", 2, 6), DropChannels(1))),
+        ({2: 6, 1: 3}, (DeleteEpochs("a", 2, 6), DropChannels(1))),
     ],
 )
 def test_a_dead_attempt_keeps_its_rows_until_they_are_published(published, gone):
@@ -362,7 +383,7 @@ def test_each_thing_that_stays_is_explained():
         sets=[*range(40, 51)],
         ended=49,
         pending=(Pending(47, base_id=46),),
-        channels=(Channel("a", 1, epochs(46, 47)), Channel("a", 2, epochs(48, 49), 48)),
+        channels=(Channel("a", 1, epochs(45, 46, 47)), Channel("a", 2, epochs(48, 49), 48)),
         sinks=(Sink("out", "a", {2: 47}),),
         working=frozenset({1, 2}),
     )
