@@ -26,8 +26,7 @@ writes the same rows under the same id, so a set -n that is there is whole and n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 
 from absflow.errors import ProtocolViolation
 from absflow.protocol.inventory import (
@@ -89,7 +88,7 @@ def plan(there: Inventory, policy: RetentionPolicy) -> tuple[Action, ...]:
     """
     kept = _kept(there, policy)
     compacted = _compactions(there, kept, policy)
-    sets = _set_reasons(replace(there, compacted=(*there.compacted, *compacted)), kept)
+    sets = _set_reasons(there, kept, compacted)
     ids = sorted(c.checkpoint_id for c in there.completed)
     return (
         *(DeleteManifest(n) for n in ids if n not in kept and n not in there.deleted),
@@ -112,7 +111,7 @@ def explain(there: Inventory, policy: RetentionPolicy) -> tuple[str, ...]:
     """
     kept = _kept(there, policy)
     compacted = _compactions(there, kept, policy)
-    sets = _set_reasons(replace(there, compacted=(*there.compacted, *compacted)), kept)
+    sets = _set_reasons(there, kept, compacted)
     lines = [f"checkpoint {n}: {', '.join(why)}" for n, why in sorted(kept.items())]
     lines += [f"set {n} of stage {stage}: {why}" for (stage, n), why in sorted(sets.items())]
     for channel in there.channels:
@@ -120,7 +119,7 @@ def explain(there: Inventory, policy: RetentionPolicy) -> tuple[str, ...]:
         epochs = sorted(e for e in channel.epochs if e >= _first(needs))
         if epochs:
             which = f"epochs {epochs[0]} to {epochs[-1]} of channel {channel.stage}"
-            why = ", ".join(needs)
+            why = ", ".join(dict.fromkeys(why for _, why in needs))
             lines.append(f"{which}, attempt {channel.attempt}: {why}")
     working = _working_reasons(there)
     lines += [
@@ -198,12 +197,15 @@ def _only(there: Inventory, kept: _Kept) -> list[Completed]:
     )
 
 
-def _set_reasons(there: Inventory, kept: _Kept) -> dict[tuple[str, int], str]:
-    """Why a set stays, for all that do."""
+def _set_reasons(
+    there: Inventory, kept: _Kept, made: Iterable[Compacted]
+) -> dict[tuple[str, int], str]:
+    """Why a set stays, for all that do once these compactions are made."""
+    compacted = (*there.compacted, *made)
     namers: dict[tuple[str, int], list[int]] = {}
     for completed in _only(there, kept):
         for stage, manifest in completed.lineages.items():
-            for set_id in lineage_of(stage, manifest, there.compacted):
+            for set_id in lineage_of(stage, manifest, compacted):
                 namers.setdefault((stage, set_id), []).append(completed.checkpoint_id)
     pending = {p.checkpoint_id for p in there.pending}
     reasons: dict[tuple[str, int], str] = {}
@@ -233,7 +235,8 @@ def _several(ids: list[int]) -> str:
 
 def _channel_actions(there: Inventory, kept: _Kept) -> list[DeleteEpochs | DropChannels]:
     needs = {(c.stage, c.attempt): _needs(there, kept, c) for c in there.channels}
-    alive = {attempt for (_, attempt), why in needs.items() if why}  # the current one always is
+    # The current attempt is always among them, for its stages read on.
+    alive = {attempt for (_, attempt), some in needs.items() if some}
     actions: list[DeleteEpochs | DropChannels] = []
     for channel in sorted(there.channels, key=lambda c: (c.stage, c.attempt)):
         first = _first(needs[channel.stage, channel.attempt])
@@ -244,25 +247,29 @@ def _channel_actions(there: Inventory, kept: _Kept) -> list[DeleteEpochs | DropC
     return [*actions, *(DropChannels(attempt) for attempt in sorted(over))]
 
 
-def _needs(there: Inventory, kept: _Kept, channel: Channel) -> dict[str, int]:
-    """Who has still to read the channel, and from which epoch on."""
-    needs: dict[str, int] = {}
+_Needs = list[tuple[int, str]]
+
+
+def _needs(there: Inventory, kept: _Kept, channel: Channel) -> _Needs:
+    """From which epoch on the channel has still to be read, and why."""
+    needs: _Needs = []
     if channel.attempt == there.attempt:
-        needs[f"stages have committed up to epoch {channel.committed}"] = channel.committed + 1
+        committed = channel.committed
+        needs.append((committed + 1, f"stages have committed up to epoch {committed}"))
     holders: list[Completed | Pending] = [*_only(there, kept), *there.pending]
     for holder in holders:
         for rows in holder.in_flight:
             if (rows.stage, rows.attempt) == (channel.stage, channel.attempt):
-                needs[f"in flight in checkpoint {holder.checkpoint_id}"] = rows.epoch
+                needs.append((rows.epoch, f"in flight in checkpoint {holder.checkpoint_id}"))
     for sink in there.sinks:
         first = _unpublished(there, kept, sink).get(channel.attempt)
         if sink.stage == channel.stage and first is not None:
-            needs[f"sink {sink.name} has published up to epoch {first - 1}"] = first
+            needs.append((first, f"sink {sink.name} has published up to epoch {first - 1}"))
     return needs
 
 
-def _first(needs: Mapping[str, int]) -> float:
-    return min(needs.values(), default=math.inf)
+def _first(needs: _Needs) -> float:
+    return min((epoch for epoch, _ in needs), default=math.inf)
 
 
 def _unpublished(there: Inventory, kept: _Kept, sink: Sink) -> dict[int, int]:

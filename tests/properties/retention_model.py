@@ -44,6 +44,7 @@ class Trigger:
 class World:
     policy: object
     savepoints_are_bases: bool = False
+    knows_compactions: bool = True  # the coordinator, when it writes a manifest
 
     # Tables and directories.
     attempts: dict = field(default_factory=lambda: {1: 0})
@@ -144,9 +145,10 @@ class World:
             self.committed = max(self.committed, n)
         base = self.base(below=n)
         before = next((c.lineages for c in self.completed if c.checkpoint_id == base), {})
+        known = self.compacted if self.knows_compactions else ()
         lineages = {
             stage: extend_lineage(
-                lineage_of(stage, before.get(stage, ()), self.compacted),
+                lineage_of(stage, before.get(stage, ()), known),
                 n,
                 trigger.base,
                 len(trigger.changes[stage]),

@@ -20,10 +20,14 @@ VALUES = st.one_of(st.none(), st.integers(0, 9))
 
 class RetentionMachine(RuleBasedStateMachine):
     @initialize(
-        retained=st.integers(1, 3), longest=st.integers(1, 4), savepoints_are_bases=st.booleans()
+        retained=st.integers(1, 3),
+        longest=st.integers(1, 4),
+        savepoints_are_bases=st.booleans(),
+        knows_compactions=st.booleans(),
     )
-    def begin(self, retained, longest, savepoints_are_bases):
-        self.world = World(RetentionPolicy(retained, longest), savepoints_are_bases)
+    def begin(self, retained, longest, savepoints_are_bases, knows_compactions):
+        policy = RetentionPolicy(retained, longest)
+        self.world = World(policy, savepoints_are_bases, knows_compactions)
 
     @rule(stage=st.sampled_from(STAGES), key=KEYS, value=VALUES)
     def work(self, stage, key, value):

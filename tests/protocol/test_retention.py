@@ -259,6 +259,16 @@ def test_rows_in_flight_stay():
         assert planned(there) == (DeleteEpochs("a", 1, 2), DeleteEpochs("b", 1, 4))
 
 
+def test_the_slowest_of_two_consumers_decides():
+    """A checkpoint may hold rows of one channel for several stages, each from its own epoch on."""
+    refs = (InFlight("a", 1, epoch=2), InFlight("a", 1, epoch=4))
+    for some in permutations(refs):
+        there = job(completed(4, in_flight=some), channels=(Channel("a", 1, epochs(1, 2, 3), 9),))
+        assert planned(there) == (DeleteEpochs("a", 1, 1),)
+        (line,) = (x for x in explain(there, RetentionPolicy()) if x.startswith("epochs"))
+        assert line.count("in flight in checkpoint 4") == 1
+
+
 def test_unpublished_rows_stay():
     """A sink that publishes on completion keeps what it lacks; of other stages it keeps nothing."""
     channels = tuple(Channel(stage, 1, epochs(1, 2, 3, 4), 4) for stage in "ab")
