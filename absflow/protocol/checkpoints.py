@@ -62,7 +62,6 @@ class Status(Enum):
     PENDING = "PENDING"
     COMPLETED = "COMPLETED"
     ABORTED = "ABORTED"
-    DELETED = "DELETED"
 
 
 class FactKind(Enum):
@@ -172,13 +171,13 @@ def extend_lineage(
 
 
 def status_of(checkpoint_id: int, facts: Iterable[Fact]) -> Status:
-    """The status of a triggered checkpoint; a deletion, else the first terminal fact wins.
+    """The status of a triggered checkpoint; the first terminal fact wins.
 
     >>> status_of(1, [])
     <Status.PENDING: 'PENDING'>
     """
-    kinds = [fact.kind for fact in facts if fact.checkpoint_id == checkpoint_id]
-    if FactKind.DELETED in kinds:
-        return Status.DELETED
-    ends = (kind for kind in kinds if kind is not FactKind.COMPACTED)
-    return next((Status(kind.value) for kind in ends), Status.PENDING)
+    for fact in facts:
+        terminal = fact.kind in (FactKind.COMPLETED, FactKind.ABORTED)
+        if terminal and fact.checkpoint_id == checkpoint_id:
+            return Status(fact.kind.value)
+    return Status.PENDING
