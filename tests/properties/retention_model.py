@@ -38,6 +38,7 @@ class Trigger:
     changes: dict
     state: dict
     in_flight: tuple = ()
+    landed: bool = False
 
 
 @dataclass
@@ -134,12 +135,14 @@ class World:
     def land(self, n):
         """The background appends the sets; maybe after the checkpoint was aborted."""
         trigger = self.pending.get(n) or self.aborted[n]
+        trigger.landed = True
         for stage, changes in trigger.changes.items():
             if changes:
                 self.sets[stage][n] = dict(changes)
 
     def complete(self, n):
-        self.land(n)
+        if not self.pending[n].landed:
+            self.land(n)
         trigger = self.pending.pop(n)
         if not trigger.in_flight:
             self.committed = max(self.committed, n)
