@@ -100,6 +100,19 @@ def test_a_kill_between_any_two_writes():
     assert writes > 10
 
 
+def test_a_set_waits_for_its_checkpoint_while_a_later_one_is_aborted():
+    """A clean-up between the append and the completion of 2, with 3 aborted, loses nothing."""
+    world = World(RetentionPolicy())
+    checkpoint(world)
+    begin(world)
+    begin(world)
+    world.land(2)
+    world.abort(3)
+    world.clean()
+    world.complete(2)
+    world.check()
+
+
 def test_500_checkpoints_without_a_mishap():
     """A job that runs for ever stores no more after 500 checkpoints than after a few."""
     policy = RetentionPolicy(retained=3, max_lineage=5)
