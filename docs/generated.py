@@ -53,7 +53,8 @@ def _checkpoint_lines() -> list[str]:
     lines = [f"    [*] --> {Phase.TRIGGERING.name}: trigger"]
     for (phase, event), target in PHASE_TRANSITIONS.items():
         lines.append(f"    {phase.name} --> {target.name}: {event}")
-    return [*lines, *(f"    {kind.name} --> [*]" for kind in FactKind)]
+    ends = (kind for kind in FactKind if kind in PHASE_TRANSITIONS.values())
+    return [*lines, *(f"    {kind.name} --> [*]" for kind in ends)]
 
 
 def _setting_rows() -> list[list[str]]:

@@ -66,10 +66,16 @@ class Status(Enum):
 
 
 class FactKind(Enum):
-    """The terminal facts of the ``checkpoints`` table."""
+    """The facts of the ``checkpoints`` table: how a checkpoint ended, and what came of it then.
+
+    COMPLETED and ABORTED are terminal. COMPACTED and DELETED may follow a completion; they are
+    explained in :mod:`absflow.protocol.retention`.
+    """
 
     COMPLETED = "COMPLETED"
     ABORTED = "ABORTED"
+    COMPACTED = "COMPACTED"
+    DELETED = "DELETED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +148,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A terminal fact about one checkpoint; the answer to ``request`` if it was a savepoint."""
+    """A fact about one checkpoint; a terminal one answers ``request`` if it was a savepoint."""
 
     checkpoint_id: int
     kind: FactKind
@@ -178,6 +184,7 @@ def status_of(checkpoint_id: int, facts: Iterable[Fact]) -> Status:
     <Status.PENDING: 'PENDING'>
     """
     for fact in facts:
-        if fact.checkpoint_id == checkpoint_id:
+        terminal = fact.kind in (FactKind.COMPLETED, FactKind.ABORTED)
+        if terminal and fact.checkpoint_id == checkpoint_id:
             return Status(fact.kind.value)
     return Status.PENDING

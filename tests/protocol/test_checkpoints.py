@@ -3,7 +3,7 @@
 import doctest
 import importlib
 import pkgutil
-from itertools import product
+from itertools import permutations, product
 
 import pytest
 
@@ -59,6 +59,13 @@ def test_the_first_terminal_fact_wins():
     completed, aborted = Fact(1, FactKind.COMPLETED), Fact(1, FactKind.ABORTED)
     assert status_of(1, [completed, aborted]) is Status.COMPLETED
     assert status_of(1, [aborted, completed]) is Status.ABORTED
+
+
+def test_how_it_ended_stays_so():
+    """A checkpoint that was compacted or deleted has completed, in whatever order facts are."""
+    kinds = (FactKind.COMPLETED, FactKind.COMPACTED, FactKind.DELETED)
+    for facts in permutations(Fact(1, kind) for kind in kinds):
+        assert status_of(1, facts) is Status.COMPLETED
 
 
 def test_counted_failures_are_those_of_flink():
