@@ -20,6 +20,7 @@ from absflow.errors import (
     ReplayMismatchError,
     RestoreError,
     SettingsError,
+    StateError,
     StorageError,
 )
 
@@ -50,6 +51,7 @@ __all__ = [
     "SettingsError",
     "Sink",
     "SinkWrite",
+    "StateError",
     "StorageError",
     "history",
 ]

@@ -11,6 +11,7 @@
     ├── StorageError                     a table or path of the job could not be read or written
     │   └── NotFoundError (LookupError)  the thing asked for is not in the job's history
     ├── RestoreError                     a checkpoint cannot be restored as asked
+    ├── StateError (ValueError)          state given by hand cannot be that of a savepoint
     ├── ReplayMismatchError              a replayed batch is not what was committed before
     └── JobFailedError                   the job gave up; the cause is chained
 
@@ -30,6 +31,7 @@ __all__ = [
     "ReplayMismatchError",
     "RestoreError",
     "SettingsError",
+    "StateError",
     "StorageError",
 ]
 
@@ -68,6 +70,10 @@ class NotFoundError(StorageError, LookupError):
 
 class RestoreError(AbsflowError):
     """A checkpoint cannot be restored as you asked; nothing was changed."""
+
+
+class StateError(AbsflowError, ValueError):
+    """The state that you gave cannot be written as a savepoint; nothing was written."""
 
 
 class ReplayMismatchError(AbsflowError):

@@ -41,7 +41,7 @@ from absflow.protocol.messages import (
     WriteCompletion,
     WriteEnd,
 )
-from absflow.protocol.recovery import Origin
+from absflow.protocol.recovery import Origin, Written, written_of
 from absflow.storage.tables import REFUSED, DriverTable, millis, timestamp
 
 __all__ = ["Answer", "CoordinatorDriver", "Tables", "manifest_of"]
@@ -133,6 +133,7 @@ class Tables:
         """Commit the manifest: from here on the checkpoint exists."""
         fact = self._fact(manifest.checkpoint_id, FactKind.COMPLETED, manifest.triggered_ms, now_ms)
         fact |= {"base_id": manifest.base_id, "stages": [_stage_row(s) for s in manifest.stages]}
+        fact["derived_from"] = manifest.derived_from
         self._checkpoints.append(fact | _asked(manifest.kind, manifest.request))
 
     def is_completed(self, checkpoint_id: int) -> bool:
@@ -142,11 +143,11 @@ class Tables:
             for row in self._checkpoints.rows()
         )
 
-    def completed(self) -> dict[int, int]:
-        """The attempt of each completed checkpoint, by id."""
-        rows = self._checkpoints.rows()
+    def completed(self) -> tuple[dict[int, int], dict[int, Written]]:
+        """The attempt of each completed checkpoint, by id, and those that were written by hand."""
         done = FactKind.COMPLETED.value
-        return {r["checkpoint_id"]: r["attempt"] for r in rows if r["kind"] == done}
+        rows = [row for row in self._checkpoints.rows() if row["kind"] == done]
+        return {row["checkpoint_id"]: row["attempt"] for row in rows}, written_of(rows)
 
     def recover(
         self,
@@ -194,7 +195,9 @@ class Tables:
             for row in terminal
         )
         completed = [row for row in terminal if row["kind"] == FactKind.COMPLETED.value]
-        mine = [row for row in completed if row["attempt"] == self._attempt]
+        # The attempt does not go on from a savepoint that was made from one of its checkpoints.
+        taken = [row for row in completed if row["derived_from"] is None]
+        mine = [row for row in taken if row["attempt"] == self._attempt]
         if origin is not None and not mine and not full:
             mine = [row for row in completed if row["checkpoint_id"] == origin.checkpoint_id]
         newest = max(mine, key=lambda row: row["checkpoint_id"], default=None)
@@ -250,6 +253,7 @@ def manifest_of(row: Mapping[str, Any]) -> Manifest:
         tuple(stages),
         Kind(row["type"]),
         row["request"] or "",
+        row["derived_from"],
     )
 
 
