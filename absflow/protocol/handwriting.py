@@ -10,7 +10,7 @@ or written since. (Flink: State Processor API, ``SavepointWriter``.)
 The order of the writes, and what a kill between two of them leaves behind:
 
 1. a WRITTEN fact in ``attempts`` claims the storage root for this driver and describes the stages
-   as the savepoint holds them;
+   as the savepoint holds them; if there is no base, a READY fact says where the sinks stand;
 2. a trigger of no attempt reserves the id: nobody else will write a set under it. Without what
    follows it is a trigger whose driver died, and the next driver aborts it;
 3. a set for each stage that is replaced; orphans, until

@@ -30,7 +30,7 @@ from absflow.errors import NotFoundError, RestoreError
 from absflow.graph import Upgrade, describe
 from absflow.protocol import alignment, recovery
 from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Manifest
-from absflow.protocol.handwriting import NO_ATTEMPT, WRITTEN
+from absflow.protocol.handwriting import WRITTEN
 from absflow.protocol.lookup import no_checkpoint
 from absflow.protocol.recovery import Origin, Restore, StageFit
 from absflow.sinks import SinkCut, SinkRestore
@@ -98,10 +98,10 @@ class Taken:
     Attributes:
         origin: the checkpoint.
         manifest: what it holds.
-        attempt: the attempt that took it, or what it was written from; 0 for nothing.
+        attempt: the attempt that took it, or what it was written from; 0 for none.
         cut: the checkpoint that positions and sinks are of; 0 if it was written from nothing.
         described: its stages.
-        sinks: place and version, when the attempt began, of each of its sinks.
+        sinks: place and version, when that attempt began, of each of its sinks.
     """
 
     origin: Origin
@@ -197,7 +197,7 @@ def find(spark: SparkSession, files: Files, root: str, checkpoint_id: int | None
     fact = completed[checkpoint_id]
     details = {
         r["kind"]: json.loads(r["details"])
-        for r in rows
+        for r in sorted(rows, key=lambda r: int(r["incarnation"]))
         if (r["kind"] in {"STARTED", "READY"} and r["attempt"] == fact.attempt)
         or (r["kind"] == WRITTEN and r["incarnation"] == fact.incarnation)
     }
@@ -207,7 +207,7 @@ def find(spark: SparkSession, files: Files, root: str, checkpoint_id: int | None
         fact.attempt,
         recovery.cut_of(checkpoint_id, written),
         details[WRITTEN if checkpoint_id in written else "STARTED"],
-        {} if fact.attempt == NO_ATTEMPT else details["READY"]["sinks"],
+        details["READY"]["sinks"],
     )
 
 

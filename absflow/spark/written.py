@@ -1,6 +1,7 @@
 """A savepoint from DataFrames.
 
-What it is, and in which order it is written, is in :mod:`absflow.protocol.handwriting`. State goes from the executors to the state histories; the driver sees counts only.
+What it is, and in which order it is written, is in :mod:`absflow.protocol.handwriting`. State goes
+from the executors to the state histories; the driver sees counts only.
 """
 
 from __future__ import annotations
@@ -240,7 +241,10 @@ class _Writing:
             name: handwriting.table_for(name, form, known, savepoint_id)
             for name, form in forms.items()
         }
-        self._claim(handwriting.describe(base, forms, names))
+        attempts = self._own(self._layout.attempts, tables.ATTEMPTS)
+        attempts.append(self._fact(WRITTEN, handwriting.describe(base, forms, names)))
+        if self._taken is None:
+            attempts.append(self._fact("READY", {"sinks": self._prepared_sinks()}))
         barriers = self._own(self._layout.barriers, tables.BARRIERS)
         now_ms = _now_ms()
         barriers.append(_trigger(savepoint_id, now_ms))
@@ -274,17 +278,22 @@ class _Writing:
         described.sort(key=lambda row: int(row["incarnation"]), reverse=True)
         return [json.loads(row["details"]) for row in described]
 
-    def _claim(self, described: Mapping[str, Any]) -> None:
-        self._own(self._layout.attempts, tables.ATTEMPTS).append(
-            {
-                "attempt": NO_ATTEMPT,
-                "incarnation": self._incarnation,
-                "kind": WRITTEN,
-                "at": tables.timestamp(_now_ms()),
-                "fingerprint": self._fingerprint,
-                "details": json.dumps(described),
-            }
-        )
+    def _fact(self, kind: str, details: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "attempt": NO_ATTEMPT,
+            "incarnation": self._incarnation,
+            "kind": kind,
+            "at": tables.timestamp(_now_ms()),
+            "fingerprint": self._fingerprint,
+            "details": json.dumps(details),
+        }
+
+    def _prepared_sinks(self) -> dict[str, tuple[str, int | None]]:
+        """Where each sink stands before the job writes to it; every restore puts it back there."""
+        graph = self._job.graph
+        for name, sink in self._job.sinks.items():
+            sink.prepare(self._spark, graph.stages[graph.sinks[name].stage].output)
+        return {name: sink.position(self._spark) for name, sink in self._job.sinks.items()}
 
     def _own(self, path: str, schema: pa.Schema) -> tables.DriverTable:
         driver = f"{self._job.graph.job}/driver"

@@ -11,7 +11,7 @@ from conftest import settings
 from diamond import STATE, expected_state, read_source, write_source
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from reading import assert_same_rows, completed, facts, files_read, stage_of
+from reading import assert_same_rows, completed, facts, stage_of
 
 import absflow
 from absflow.columnar.keys import key_groups
@@ -205,8 +205,9 @@ def test_a_job_begins_with_state(spark: SparkSession, root: Path, tmp_path: Path
     assert_same_rows(sink, expected(root, FILES)["sink"], ["id"])
     assert {row["attempt"] for row in completed(spark, tmp_path / "job")} == {0, 1}
     # Its cut lies before all: a restore from it reads everything again, and the sink is put back.
-    finished = run(spark, tmp_path, restore__from=str(savepoint))
+    run(spark, tmp_path, restore__from=str(savepoint))
     sink = spark.read.format("delta").load(str(tmp_path / "sink")).toPandas()
+    assert_same_rows(sink, expected(root, FILES)["sink"], ["id"])
 
 
 @pytest.mark.parametrize(
@@ -275,5 +276,5 @@ def test_where_no_savepoint_can_be_written(
         patch.setattr("absflow.spark.begin.carry_out", failing)
         with pytest.raises(absflow.StorageError, match="killed"):
             run(spark, tmp_path, restore__from="latest")
-    with pytest.raises(absflow.StateError, match="attempt 2 under .* was never ready"):
+    with pytest.raises(absflow.StateError, match=r"attempt 2 under .* was never ready"):
         write(spark, tmp_path, {"left": given}, "latest")
