@@ -19,13 +19,22 @@ The order of the writes, and what a kill between two of them leaves behind:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from absflow.protocol.checkpoints import Kind, Manifest, StageManifest, StageReport
 
-__all__ = ["NO_ATTEMPT", "WRITTEN", "compose", "describe", "table_for"]
+__all__ = [
+    "NO_ATTEMPT",
+    "WRITTEN",
+    "Written",
+    "compose",
+    "cut_of",
+    "describe",
+    "table_for",
+    "written_of",
+]
 
 # The fact's kind in `attempts`, and the attempt in it, and in the trigger, that is nobody's.
 WRITTEN = "WRITTEN"
@@ -33,6 +42,39 @@ NO_ATTEMPT = 0
 
 # A stage, or a whole graph, as :func:`absflow.graph.describe` says it.
 _Described = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How a savepoint was written by hand.
+
+    Attributes:
+        base: the checkpoint that it was made from; 0 if it was made from nothing.
+        incarnation: the driver that wrote it.
+    """
+
+    base: int
+    incarnation: int
+
+
+def written_of(rows: Iterable[Mapping[str, Any]]) -> dict[int, Written]:
+    """The savepoints in rows of ``checkpoints`` that were written by hand, by id."""
+    return {
+        row["checkpoint_id"]: Written(row["derived_from"], row["incarnation"])
+        for row in rows
+        if row["derived_from"] is not None
+    }
+
+
+def cut_of(checkpoint_id: int, written: Mapping[int, Written]) -> int:
+    """The checkpoint whose positions and sinks a checkpoint has; 0 if it has none.
+
+    >>> cut_of(9, {8: Written(7, 2), 9: Written(8, 3)})
+    7
+    """
+    while checkpoint_id in written:
+        checkpoint_id = written[checkpoint_id].base
+    return checkpoint_id
 
 
 def compose(

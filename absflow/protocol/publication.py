@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from absflow.protocol.recovery import Attempt, Written, line
+from absflow.protocol.handwriting import Written
+from absflow.protocol.recovery import Attempt, line
 
 __all__ = ["Publication", "owed"]
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from absflow.protocol.checkpoints import Manifest
+from absflow.protocol.handwriting import Written
 
 __all__ = [
     "Attempt",
@@ -38,9 +39,7 @@ __all__ = [
     "StageFit",
     "Start",
     "Wish",
-    "Written",
     "attempts_of",
-    "cut_of",
     "decide",
     "fit",
     "latest",
@@ -48,7 +47,6 @@ __all__ = [
     "parse_wish",
     "table_of",
     "widens",
-    "written_of",
 ]
 
 # What is lost by neither a cast nor a hash; the order within a row is from narrow to wide.
@@ -92,19 +90,6 @@ class Attempt:
     origin: Origin | None = None
     ready: bool = False
     incarnation: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """How a savepoint was written by hand.
-
-    Attributes:
-        base: the checkpoint that it was made from; 0 if it was made from nothing.
-        incarnation: the driver that wrote it.
-    """
-
-    base: int
-    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,26 +145,6 @@ def attempts_of(rows: Iterable[Mapping[str, Any]]) -> list[Attempt]:
         )
         for row in sorted(started, key=lambda row: int(row["attempt"]))
     ]
-
-
-def written_of(rows: Iterable[Mapping[str, Any]]) -> dict[int, Written]:
-    """The savepoints in COMPLETED rows of ``checkpoints`` that were written by hand, by id."""
-    return {
-        row["checkpoint_id"]: Written(row["derived_from"], row["incarnation"])
-        for row in rows
-        if row["derived_from"] is not None
-    }
-
-
-def cut_of(checkpoint_id: int, written: Mapping[int, Written]) -> int:
-    """The checkpoint whose positions and sinks a checkpoint has; 0 if it has none.
-
-    >>> cut_of(9, {8: Written(7, 2), 9: Written(8, 3)})
-    7
-    """
-    while checkpoint_id in written:
-        checkpoint_id = written[checkpoint_id].base
-    return checkpoint_id
 
 
 def _origin(text: str | None) -> Origin | None:

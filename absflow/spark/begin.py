@@ -24,8 +24,7 @@ from pyspark.sql import SparkSession
 from absflow.errors import GraphError, RestoreError
 from absflow.graph import check_unchanged, describe, fingerprint, topology
 from absflow.protocol import publication, recovery
-from absflow.protocol.checkpoints import FactKind
-from absflow.protocol.handwriting import WRITTEN
+from absflow.protocol.handwriting import WRITTEN, Written, written_of
 from absflow.protocol.messages import Action, Policy
 from absflow.protocol.publication import Publication
 from absflow.protocol.recovery import Origin, Restore
@@ -187,7 +186,7 @@ class _Beginning:
         self,
         ready: Mapping[str, Any],
         completed: Mapping[int, int],
-        written: Mapping[int, recovery.Written],
+        written: Mapping[int, Written],
     ) -> dict[str, list[Publication]]:
         attempts = [a for a in recovery.attempts_of(self._rows) if a.attempt != self._attempt]
         attempts.append(recovery.Attempt(self._attempt, self._origin(), ready=True))
@@ -316,8 +315,7 @@ def _decide(
     attempts = recovery.attempts_of(rows)
     # What was written is asked for only where it counts: reading one more table costs a start.
     facts = [] if attempts or not rows else rows_of(spark, files, layout.checkpoints)
-    done = [fact for fact in facts if fact["kind"] == FactKind.COMPLETED.value]
-    return recovery.decide(attempts, _wish(files, job.settings), recovery.written_of(done))
+    return recovery.decide(attempts, _wish(files, job.settings), written_of(facts))
 
 
 def _wish(files: Files, settings: Settings) -> recovery.Wish | None:

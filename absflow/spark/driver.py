@@ -21,6 +21,7 @@ from absflow.protocol.checkpoints import (
     StageReport,
 )
 from absflow.protocol.coordinator import Coordinator
+from absflow.protocol.handwriting import Written, written_of
 from absflow.protocol.messages import (
     Action,
     CheckpointFailed,
@@ -41,7 +42,7 @@ from absflow.protocol.messages import (
     WriteCompletion,
     WriteEnd,
 )
-from absflow.protocol.recovery import Origin, Written, written_of
+from absflow.protocol.recovery import Origin
 from absflow.storage.tables import REFUSED, DriverTable, millis, timestamp
 
 __all__ = ["Answer", "CoordinatorDriver", "Tables", "manifest_of"]
@@ -195,22 +196,27 @@ class Tables:
             for row in terminal
         )
         completed = [row for row in terminal if row["kind"] == FactKind.COMPLETED.value]
-        # The attempt does not go on from a savepoint that was made from one of its checkpoints.
-        taken = [row for row in completed if row["derived_from"] is None]
-        mine = [row for row in taken if row["attempt"] == self._attempt]
-        if origin is not None and not mine and not full:
-            mine = [row for row in completed if row["checkpoint_id"] == origin.checkpoint_id]
-        newest = max(mine, key=lambda row: row["checkpoint_id"], default=None)
         return coordinator.recover(
             topology,
             policy,
             now_ms,
             triggers,
             facts,
-            manifest_of(newest) if newest else None,
+            self._goes_on_from(completed, None if full else origin),
             frozenset(ended),
             floor=origin.checkpoint_id if origin else 0,
         )
+
+    def _goes_on_from(
+        self, completed: list[dict[str, Any]], origin: Origin | None
+    ) -> Manifest | None:
+        """The newest checkpoint that the attempt has taken, else the one that it began with."""
+        # It does not go on from a savepoint that was written by hand and not restored.
+        mine = [r for r in completed if r["attempt"] == self._attempt and r["derived_from"] is None]
+        if origin is not None and not mine:
+            mine = [row for row in completed if row["checkpoint_id"] == origin.checkpoint_id]
+        newest = max(mine, key=lambda row: int(row["checkpoint_id"]), default=None)
+        return manifest_of(newest) if newest else None
 
     def _fact(
         self, checkpoint_id: int, kind: FactKind, triggered_ms: int, now_ms: int

@@ -30,7 +30,7 @@ from absflow.errors import NotFoundError, RestoreError
 from absflow.graph import Upgrade, describe
 from absflow.protocol import alignment, recovery
 from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Manifest
-from absflow.protocol.handwriting import WRITTEN
+from absflow.protocol.handwriting import WRITTEN, cut_of, written_of
 from absflow.protocol.lookup import no_checkpoint
 from absflow.protocol.recovery import Origin, Restore, StageFit
 from absflow.sinks import SinkCut, SinkRestore
@@ -178,7 +178,7 @@ def find(spark: SparkSession, files: Files, root: str, checkpoint_id: int | None
     light = table.select("checkpoint_id", "kind", "reason", *_WHOSE).collect()
     done = FactKind.COMPLETED.value
     completed = {r.checkpoint_id: r for r in light if r.kind == done}
-    written = recovery.written_of(r.asDict() for r in completed.values())
+    written = written_of(r.asDict() for r in completed.values())
     rows = tables.read(spark, layout.attempts).toArrow().to_pylist()
     if checkpoint_id is None:
         of = {n: r.attempt for n, r in completed.items()}
@@ -205,7 +205,7 @@ def find(spark: SparkSession, files: Files, root: str, checkpoint_id: int | None
         Origin(root, checkpoint_id),
         manifest,
         fact.attempt,
-        recovery.cut_of(checkpoint_id, written),
+        cut_of(checkpoint_id, written),
         details[WRITTEN if checkpoint_id in written else "STARTED"],
         details["READY"]["sinks"],
     )

@@ -178,7 +178,7 @@ def _base(
         )
     if base is None:
         facts = rows_of(spark, files, layout.checkpoints)
-        if attempts or recovery.written_of(facts):
+        if attempts or handwriting.written_of(facts):
             raise StateError(
                 f"a savepoint without a base begins a job, but {layout.root!r} is not new; give "
                 "the checkpoint that it is made from (base=ID or base='latest'), or another "

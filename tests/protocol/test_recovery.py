@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from absflow.protocol.checkpoints import Manifest, StageManifest, StageReport
+from absflow.protocol.handwriting import Written, cut_of, written_of
 from absflow.protocol.publication import owed
 from absflow.protocol.recovery import (
     Attempt,
@@ -18,16 +19,13 @@ from absflow.protocol.recovery import (
     Restore,
     StageFit,
     Wish,
-    Written,
     attempts_of,
-    cut_of,
     decide,
     fit,
     latest,
     line,
     parse_wish,
     table_of,
-    written_of,
 )
 
 ROOT, OTHER = "file:/data/job", "file:/data/other"
