@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from chain import chain, expected
 from conftest import settings
-from diamond import STATE, expected_state, read_source, write_source
+from diamond import OUTPUT, ROWS, STATE, expected_state, read_source, to_group, write_source
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from reading import assert_same_rows, completed, facts, stage_of
@@ -278,3 +279,53 @@ def test_where_no_savepoint_can_be_written(
             run(spark, tmp_path, restore__from="latest")
     with pytest.raises(absflow.StateError, match=r"attempt 2 under .* was never ready"):
         write(spark, tmp_path, {"left": given}, "latest")
+
+
+def reshaped(spark: SparkSession, root: Path) -> absflow.Job:
+    """The chain, its first stage renamed and with a column more."""
+    job = absflow.Job("chain", spark)
+    frame = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
+    a = job.source("a", frame.parquet(str(root / "a")), bounded=True)
+    first = job.stage(
+        "first",
+        a,
+        key="k",
+        state=STATE + ", note string",
+        output=OUTPUT,
+        process=with_note,
+        renamed_from="left",
+    )
+    tally = job.stage("tally", first, key="g", state=STATE, output=OUTPUT, process=to_group)
+    job.sink("out", tally, absflow.DeltaSink(str(root / "sink")))
+    return job
+
+
+def with_note(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """:func:`to_group`, with a column that only new keys get."""
+    result = to_group(rows, state.drop_columns(["note"]), context)
+    notes = [n or "new" for n in state["note"].to_pylist()]
+    return absflow.Result(output=result.output, state=result.state.append_column("note", [notes]))
+
+
+def test_state_of_another_form(spark: SparkSession, root: Path) -> None:
+    """A column more, made by Spark out of the others; the stage has another name, too."""
+    base = completed(spark, root / "job")[1]
+    before = state(spark, root, "left", base["checkpoint_id"])
+    given = before.withColumn("note", F.concat(F.lit("had "), F.col("n")))
+    noted = {row["k"]: row["note"] for row in given.collect()}
+    with settings(spark, conf(root)):
+        with pytest.raises(absflow.StateError, match="it lacks 'note'"):
+            reshaped(spark, root).write_savepoint({"first": before}, base=base["checkpoint_id"])
+        savepoint = reshaped(spark, root).write_savepoint(
+            {"first": given}, base=base["checkpoint_id"]
+        )
+    with settings(spark, conf(root, restore__from=str(savepoint))):
+        started = reshaped(spark, root).start()
+        assert started.await_termination(timeout=300)
+    after = state(spark, root, "first").toPandas()
+    assert_same_rows(after, expected(root, FILES)["left"], ["k"])
+    notes = dict(zip(after["k"], after["note"], strict=True))
+    assert notes == {k: noted.get(k, "new") for k in notes}
+    assert len(noted) > 3
+    sink = spark.read.format("delta").load(str(root / "sink")).toPandas()
+    assert_same_rows(sink, expected(root, FILES)["sink"], ["id"])
