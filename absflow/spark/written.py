@@ -79,6 +79,11 @@ def write_savepoint(
     for name, frame in frames.items():
         spec = job.graph.stages[name]
         there = _name_in(job, name, taken)
+        if any(there == other.name for other in given):
+            raise StateError(
+                f"two of the stages {list(frames)} have the state of {there!r} at the base; a "
+                "stage that is renamed from another takes its place (renamed_from=...)"
+            )
         given.append(_Given(there, spec, frame, _check_keys(spec, frame)))
     return _Writing(spark, files, job, layout, rows, taken, given).write()
 
@@ -261,7 +266,12 @@ class _Writing:
         manifest = handwriting.compose(
             savepoint_id, now_ms, self._taken.manifest if self._taken else None, keys
         )
-        written.write_completion(manifest, _now_ms())
+        try:
+            written.write_completion(manifest, _now_ms())
+        except StorageError:
+            # The commit may have landed all the same; only the table knows.
+            if not written.is_completed(savepoint_id):
+                raise
         _LOG.info("savepoint %d was written: %s", savepoint_id, keys)
         return savepoint_id
 
