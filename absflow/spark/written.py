@@ -75,7 +75,7 @@ def write_savepoint(
     layout = Layout(files.qualified(job.settings.storage_path))
     rows = rows_of(spark, files, layout.attempts)
     taken = _base(spark, files, layout, recovery.attempts_of(rows), base)
-    given = []
+    given: list[_Given] = []
     for name, frame in frames.items():
         spec = job.graph.stages[name]
         there = _name_in(job, name, taken)
