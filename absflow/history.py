@@ -61,7 +61,8 @@ def history(spark: SparkSession, root: str) -> History:
         raise StorageError(f"could not read the tables under {root!r}: {error}") from error
     # What an attempt says of a stage goes before what a savepoint written by hand does.
     described = started.where("kind IN ('STARTED', 'WRITTEN')")
-    rows = described.orderBy("kind = 'STARTED'", "attempt", "incarnation").collect()
+    rows = described.collect()
+    rows.sort(key=lambda row: (row.kind == "STARTED", row.attempt, row.incarnation))
     return History(spark, layout, stages_of(row.details for row in rows))
 
 

@@ -83,7 +83,7 @@ def check_golden(spark: SparkSession, root: Path, checkpoint: int, before: Any =
 def test_a_bad_key_is_mended(spark: SparkSession, root: Path) -> None:
     """The key is as it was written; everything else, the sink too, is as if nothing had been."""
     taken = completed(spark, root / "job")
-    base = taken[1]["checkpoint_id"]
+    base = taken[0]["checkpoint_id"]
     before = state(spark, root, "left", base)
     bad = F.col("k") == "k7"
     mended = before.withColumn(
@@ -99,8 +99,8 @@ def test_a_bad_key_is_mended(spark: SparkSession, root: Path) -> None:
     assert fact["checkpoint_id"] == savepoint == latest(spark, root)
     assert savepoint > taken[-1]["checkpoint_id"]
     assert (fact["type"], fact["derived_from"], fact["base_id"]) == ("SAVEPOINT", base, 0)
-    assert stage_of(fact, "tally") == stage_of(taken[1], "tally")
-    left, was = stage_of(fact, "left"), stage_of(taken[1], "left")
+    assert stage_of(fact, "tally") == stage_of(taken[0], "tally")
+    left, was = stage_of(fact, "left"), stage_of(taken[0], "left")
     assert (left["lineage"], left["positions"]) == ([savepoint], was["positions"])
     assert left["keys_total"] == left["rows_changed"] == was["keys_total"]
     rows = spark.read.format("delta").load(str(root / "job" / "state" / "left"))
