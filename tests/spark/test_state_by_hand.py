@@ -71,8 +71,8 @@ def state(spark: SparkSession, root: Path, stage: str, checkpoint: int | None = 
     return absflow.history(spark, str(root / "job")).state(stage, checkpoint)
 
 
-def check_golden(spark: SparkSession, root: Path, checkpoint: int, before: Any = None) -> None:
-    """Sink and state at ``checkpoint`` are those of all files, behind the state ``before``."""
+def check_golden(spark: SparkSession, root: Path, checkpoint: int) -> None:
+    """Sink and state at ``checkpoint`` are those of all files."""
     due = expected(root, FILES)
     sink = spark.read.format("delta").load(str(root / "sink")).toPandas()
     assert_same_rows(sink, due["sink"], ["id"])
