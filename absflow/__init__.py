@@ -19,6 +19,7 @@ from absflow.errors import (
     ProtocolViolation,
     ReplayMismatchError,
     RestoreError,
+    SavepointFailedError,
     SettingsError,
     StorageError,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "ReplayMismatchError",
     "RestoreError",
     "Result",
+    "SavepointFailedError",
     "SettingsError",
     "Sink",
     "SinkWrite",

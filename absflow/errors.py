@@ -11,6 +11,7 @@
     ├── StorageError                     a table or path of the job could not be read or written
     │   └── NotFoundError (LookupError)  the thing asked for is not in the job's history
     ├── RestoreError                     a checkpoint cannot be restored as asked
+    ├── SavepointFailedError             a savepoint that was asked for did not complete
     ├── ReplayMismatchError              a replayed batch is not what was committed before
     └── JobFailedError                   the job gave up; the cause is chained
 
@@ -29,6 +30,7 @@ __all__ = [
     "ProtocolViolation",
     "ReplayMismatchError",
     "RestoreError",
+    "SavepointFailedError",
     "SettingsError",
     "StorageError",
 ]
@@ -68,6 +70,10 @@ class NotFoundError(StorageError, LookupError):
 
 class RestoreError(AbsflowError):
     """A checkpoint cannot be restored as you asked; nothing was changed."""
+
+
+class SavepointFailedError(AbsflowError):
+    """The savepoint you asked for was aborted or refused; the job goes on as before."""
 
 
 class ReplayMismatchError(AbsflowError):

@@ -148,6 +148,20 @@ SETTINGS: tuple[Setting, ...] = (
         "Failed checkpoints in a row that are tolerated; one more fails the job.",
     ),
     Setting(
+        "savepoint.timeout",
+        "savepoint_timeout_ms",
+        "1h",
+        _positive_duration_ms,
+        "A savepoint that is older is aborted (EXPIRED).",
+    ),
+    Setting(
+        "savepoint.on-sigterm",
+        "savepoint_on_sigterm",
+        "false",
+        _flag,
+        "On SIGTERM the driver takes a savepoint and stops with it.",
+    ),
+    Setting(
         "alignment.max-held",
         "alignment_max_held_bytes",
         "256MiB",
@@ -233,6 +247,8 @@ class Settings:
     checkpoint_min_pause_ms: int
     checkpoint_max_concurrent: int
     checkpoint_tolerable_failed: int
+    savepoint_timeout_ms: int
+    savepoint_on_sigterm: bool
     alignment_max_held_bytes: int
     channel_max_bytes_per_trigger: int
     trigger_interval_ms: int

@@ -40,6 +40,7 @@ from absflow.protocol.checkpoints import FailureReason, StageReport
 from absflow.protocol.messages import CheckpointFailed, Event, StageReported
 from absflow.sinks import Sink, SinkWrite
 from absflow.spark.alignment_log import AlignmentLog, Arrived
+from absflow.spark.drain import Drain
 from absflow.spark.plan import ALIGNMENT_PROPERTY, source_index
 from absflow.spark.positions import SourceLogs
 from absflow.spark.snapshots import SnapshotAppender
@@ -90,6 +91,7 @@ class StageBatches:
         channel: bool,
         sinks: dict[str, Sink],
         appender: SnapshotAppender,
+        drain: Drain,
         max_held_bytes: int,
         tell: Callable[[Event], None],
     ) -> None:
@@ -105,6 +107,7 @@ class StageBatches:
             channel: whether the stage has consumers.
             sinks: the stage's sinks by name.
             appender: takes the snapshots.
+            drain: may hold the stage.
             max_held_bytes: ``alignment.max-held``.
             tell: puts an event into the coordinator's queue.
         """
@@ -117,6 +120,7 @@ class StageBatches:
         self._sinks = sinks
         self._first_sink = next((name for name, sink in sinks.items() if sink.reads_all), None)
         self._appender = appender
+        self._drain = drain
         self._max_held_bytes = max_held_bytes
         self._tell = tell
         self._first = True
@@ -133,6 +137,8 @@ class StageBatches:
         """Run one micro-batch; called by Spark on the thread of the query."""
         if self._first:
             self._align, self._arrived = self._log.load(batch_id)
+        if not self._drain.may_run(self._align.snapshot):
+            raise _StoppedError
         frame.sparkSession.sparkContext.setLocalProperty(
             ALIGNMENT_PROPERTY, alignment.to_json(self._align)
         )

@@ -296,6 +296,7 @@ class _Beginning:
             min_pause_ms=settings.checkpoint_min_pause_ms,
             max_concurrent=settings.checkpoint_max_concurrent,
             tolerable_failed=settings.checkpoint_tolerable_failed,
+            savepoint_timeout_ms=settings.savepoint_timeout_ms,
         )
 
 

@@ -8,25 +8,39 @@ from __future__ import annotations
 
 import logging
 import queue
+import signal
 import threading
 import time
+import uuid
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from absflow.columnar.stage import StageSpec
-from absflow.errors import AbsflowError, JobFailedError
+from absflow.errors import AbsflowError, JobFailedError, SavepointFailedError, SettingsError
 from absflow.graph import fingerprint
-from absflow.protocol.messages import Event, InputExhausted, RootInput, StopRequested, Tick
+from absflow.protocol.messages import (
+    Event,
+    InputExhausted,
+    RootInput,
+    SavepointRequested,
+    StopRequested,
+    Tick,
+)
 from absflow.protocol.restarts import RestartPolicy, Restarts, on_failure
 from absflow.sinks import Sink
 from absflow.spark.batch import StageBatches
 from absflow.spark.begin import begin
+from absflow.spark.drain import Drain
+from absflow.spark.driver import Answer
 from absflow.spark.listener import BatchDone, QueryDied, QueryListener
 from absflow.spark.plan import JobSpec, stage_pages
 from absflow.spark.publisher import PublicationFailed, Publisher
+from absflow.spark.requests import Request, Requests
 from absflow.spark.snapshots import SnapshotAppender
 from absflow.storage import tables
 from absflow.storage.files import Files
@@ -34,6 +48,9 @@ from absflow.storage.files import Files
 __all__ = ["Progress", "Run", "StageProgress"]
 
 _LOG = logging.getLogger(__name__)
+
+
+_Told = Event | BatchDone | QueryDied | PublicationFailed | Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +110,20 @@ class Run:
         self._graph = job.graph
         self._settings = job.settings
         self._files = Files(spark)
-        self._events: queue.Queue[Event | BatchDone | QueryDied | PublicationFailed] = queue.Queue()
+        self._events: queue.Queue[_Told] = queue.Queue()
         self._done = threading.Event()
         self._failure: BaseException | None = None
         self._begun = begin(spark, job)
         self._layout = self._begun.layout
         self._attempt = self._begun.attempt
         self._coordinator = self._begun.coordinator
+        self._drain = Drain()
+        self._requests = Requests(spark, self._files, self._layout, self._begun.incarnation)
+        self._answers: dict[str, Future[int]] = {}
+        self._coordinator.on_answer = self._answered
+        self._draining = ""
+        self._drained = 0
+        self._unflushed: dict[str, int] = {}
         self._stages: dict[str, _StageQuery] = {}
         self._by_run: dict[str, _StageQuery] = {}
         self._listener = QueryListener(self._events.put)
@@ -147,14 +171,52 @@ class Run:
             raise self._failure
         return True
 
-    def stop(self) -> None:
-        """Give up what is pending, stop the queries, and wait for both.
+    def savepoint(self, timeout: float | None = None) -> int:
+        """Take a savepoint: a full checkpoint that no retention deletes.
+
+        Args:
+            timeout: how long to wait for it, in seconds. It goes on all the same.
+
+        Returns:
+            Its id, once it has completed.
 
         Raises:
-            JobFailedError: if the job had given up by itself.
+            SavepointFailedError: it was aborted, or the job is ending.
+            TimeoutError: it has not completed yet.
         """
-        self._events.put(StopRequested())
+        return self._ask(Request(uuid.uuid4().hex)).result(timeout)
+
+    def stop(self, *, savepoint: bool = False, drain: bool = False) -> int | None:
+        """Stop the queries, and wait until the job has ended.
+
+        Args:
+            savepoint: stop with a savepoint. Else pending checkpoints are given up; the next start
+                goes on where this one stopped in either case.
+            drain: let no stage go on behind the savepoint, so that channels and sinks hold nothing
+                behind it; :attr:`unflushed` says what they hold all the same.
+
+        Returns:
+            The savepoint, if there is one.
+
+        Raises:
+            SavepointFailedError: the savepoint was aborted; the job runs on.
+            JobFailedError: if the job had given up by itself.
+            ValueError: drain without a savepoint.
+        """
+        if drain and not savepoint:
+            raise ValueError("drain empties what is before a savepoint; ask for a savepoint, too")
+        taken = None
+        if savepoint:
+            taken = self._ask(Request(uuid.uuid4().hex, stop=True, drain=drain)).result()
+        else:
+            self._events.put(StopRequested())
         self.await_termination()
+        return taken
+
+    @property
+    def unflushed(self) -> Mapping[str, int]:
+        """After a stop with drain: the rows behind the savepoint in each stage's channel."""
+        return dict(self._unflushed)
 
     def start(self) -> None:
         """Start the queries and the thread; called once, by the job."""
@@ -181,6 +243,74 @@ class Run:
             self._stop_queries()
             raise
         self._thread.start()
+        if self._settings.savepoint_on_sigterm:
+            self._stop_on_sigterm()
+
+    def _stop_on_sigterm(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise SettingsError(
+                "spark.absflow.savepoint.on-sigterm is true, but the job was not started by the "
+                "main thread, and only that can handle signals in Python; start it there"
+            )
+
+        def stop(signum: int, frame: object) -> None:
+            # Not in the handler: it would wait for threads that may wait for this one.
+            _LOG.warning("SIGTERM: stopping job %s with a savepoint", self._graph.job)
+            self._events.put(Request(uuid.uuid4().hex, stop=True))
+
+        signal.signal(signal.SIGTERM, stop)
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def _ask(self, request: Request) -> Future[int]:
+        answer: Future[int] = Future()
+        self._answers[request.request] = answer
+        self._events.put(request)
+        if self._done.is_set():  # or else the thread will see the request
+            self._refuse_late()
+        return answer
+
+    def _obey(self, request: Request) -> bool:
+        if request.drain:
+            # Before the barrier is written, so that no root stage gets past it.
+            self._drain.begin(self._coordinator.state.next_id)
+            self._draining = request.request
+        return self._coordinator.handle(
+            SavepointRequested(request.request, _now_ms(), request.stop)
+        )
+
+    def _answered(self, answer: Answer) -> None:
+        if answer.request == self._draining:
+            self._drained = answer.checkpoint_id
+            if answer.failed:
+                self._draining = ""
+                self._drain.give_up()
+        told = self._answers.pop(answer.request, None)
+        if told is None:
+            return
+        if answer.failed:
+            which = f"savepoint {answer.checkpoint_id}" if answer.checkpoint_id else "a savepoint"
+            told.set_exception(SavepointFailedError(f"{which} failed: {answer.failed}"))
+        else:
+            told.set_result(answer.checkpoint_id)
+
+    def _refuse_late(self) -> None:
+        """Answer what nobody will answer any more."""
+        for request in list(self._answers):
+            answer = self._answers.pop(request, None)
+            if answer is not None:
+                answer.set_exception(SavepointFailedError("the job has ended"))
+
+    def _count_unflushed(self) -> None:
+        """After a drain: the rows behind the savepoint, which a restore from it reads again."""
+        for name in self._graph.stages:
+            if self._graph.has_channel(name):
+                channel = tables.read(self._spark, self._layout.channel(name, self._attempt))
+                behind = (F.col("_epoch") > self._drained) & (F.col("_kind") == "DATA")
+                self._unflushed[name] = channel.where(behind).count()
+        left = {name: rows for name, rows in self._unflushed.items() if rows}
+        if left:
+            _LOG.warning("not flushed before savepoint %d: %s", self._drained, left)
 
     # -- the thread ---------------------------------------------------------------------------
 
@@ -189,6 +319,8 @@ class Run:
             stop = False
             while not stop:
                 stop = self._turn()
+            for request in self._requests.poll():
+                self._obey(request)  # which refuses it: the job stops
             self._failure = self._coordinator.failure
         except AbsflowError as error:
             self._failure = error if isinstance(error, JobFailedError) else _failed(error)
@@ -208,6 +340,8 @@ class Run:
             self._batch_done(event)
         elif isinstance(event, QueryDied):
             self._query_died(event)
+        elif isinstance(event, Request):
+            stop = self._obey(event)
         elif isinstance(event, PublicationFailed):
             raise JobFailedError(
                 f"job {self._graph.job!r} gave up: checkpoint {event.checkpoint_id} could not be "
@@ -216,6 +350,8 @@ class Run:
             ) from event.error
         elif event is not None:
             stop = self._coordinator.handle(event)
+        for request in self._requests.poll():
+            stop = self._obey(request) or stop
         now = _now_ms()
         for stage in self._stages.values():
             if stage.restart_at_ms is not None and now >= stage.restart_at_ms:
@@ -280,6 +416,7 @@ class Run:
             restored=origin.checkpoint_id if origin else 0,
             sinks=self._immediate_sinks(name),
             appender=stage.appender,
+            drain=self._drain,
             max_held_bytes=self._settings.alignment_max_held_bytes,
             tell=self._events.put,
         )
@@ -330,6 +467,8 @@ class Run:
     def _end(self) -> None:
         try:
             self._stop_queries()
+            if self._draining:
+                self._count_unflushed()
             kind = "FAILED" if self._failure else "ENDED"
             self._begun.attempts.append(
                 {
@@ -345,9 +484,11 @@ class Run:
             self._failure = self._failure or _failed(error)
         finally:
             self._done.set()
+            self._refuse_late()
 
     def _stop_queries(self) -> None:
         self._by_run.clear()
+        self._drain.stop()
         for stage in self._stages.values():
             if stage.query is not None and stage.query.isActive:
                 stage.query.stop()
