@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from absflow.errors import StorageError
 
-__all__ = ["Offsets", "available_offsets"]
+__all__ = ["Offsets", "admin_client", "available_offsets"]
 
 _PREFIX = "kafka."
 
@@ -40,7 +40,7 @@ def available_offsets(
         StorageError: the cluster cannot be asked.
     """
     jvm: Any = spark.sparkContext._jvm
-    admin = _admin(jvm, options)
+    admin = admin_client(spark, options)
     try:
         wanted = [
             (topic, int(partition))
@@ -66,8 +66,12 @@ def available_offsets(
         admin.close()
 
 
-def _admin(jvm: Any, options: Mapping[str, str]) -> Any:
-    """A client with the source's own settings, and Spark's delegation token if it has one."""
+def admin_client(spark: SparkSession, options: Mapping[str, str]) -> Any:
+    """Kafka's ``AdminClient`` with a source's own settings, and Spark's token if it has one.
+
+    The caller closes it.
+    """
+    jvm: Any = spark.sparkContext._jvm
     given = jvm.java.util.HashMap()
     for name, value in options.items():
         if name.startswith(_PREFIX):
