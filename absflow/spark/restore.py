@@ -35,7 +35,7 @@ from absflow.protocol.recovery import Origin, Restore, StageFit
 from absflow.sinks import SinkCut, SinkRestore
 from absflow.spark.driver import manifest_of
 from absflow.spark.plan import ALIGNMENT_PROPERTY, JobSpec, restored_pages, source_index
-from absflow.spark.positions import SourceLogs
+from absflow.spark.positions import SourceLogs, unreadable
 from absflow.storage import select, tables
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
@@ -124,17 +124,21 @@ def plan_restore(
     sinks = {name: _plan_sink(spark, job, name, taken, fork) for name in job.sinks}
     problems = [*matched.problems, *(p for sink in sinks.values() for p in sink.problems)]
     problems += [] if fork else _shared(sinks)
+    source_logs = {
+        source: Layout(taken.origin.root).source_log(stage.report.stage, source, taken.attempt)
+        for stage in taken.manifest.stages
+        for source in stage.report.positions
+    }
+    for source, position in matched.positions.items():
+        gone = unreadable(spark, files, job.frames[source], position, source_logs[source])
+        problems += [f"source {source!r} cannot go on at {position}: {what}" for what in gone]
     return RestorePlan(
         origin=taken.origin,
         attempt=start.attempt,
         fork=fork,
         stages=matched.stages,
         positions=matched.positions,
-        source_logs={
-            source: Layout(taken.origin.root).source_log(stage.report.stage, source, taken.attempt)
-            for stage in taken.manifest.stages
-            for source in stage.report.positions
-        },
+        source_logs=source_logs,
         sinks=sinks,
         tables={name: described["table"] for name, described in taken.described.items()},
         keys={n: [k for k, _ in described["key"]] for n, described in taken.described.items()},

@@ -11,7 +11,6 @@ import queue
 import signal
 import threading
 import time
-import uuid
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -20,14 +19,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from absflow.columnar.pages import PageKind
 from absflow.columnar.stage import StageSpec
-from absflow.errors import AbsflowError, JobFailedError, SavepointFailedError, SettingsError
+from absflow.errors import AbsflowError, JobFailedError, SettingsError
 from absflow.graph import fingerprint
 from absflow.protocol.messages import (
     Event,
     InputExhausted,
     RootInput,
-    SavepointRequested,
     StopRequested,
     Tick,
 )
@@ -35,12 +34,10 @@ from absflow.protocol.restarts import RestartPolicy, Restarts, on_failure
 from absflow.sinks import Sink
 from absflow.spark.batch import StageBatches
 from absflow.spark.begin import begin
-from absflow.spark.drain import Drain
-from absflow.spark.driver import Answer
 from absflow.spark.listener import BatchDone, QueryDied, QueryListener
 from absflow.spark.plan import JobSpec, stage_pages
 from absflow.spark.publisher import PublicationFailed, Publisher
-from absflow.spark.requests import Request, Requests
+from absflow.spark.savepoints import Request, Requests, Savepoints
 from absflow.spark.snapshots import SnapshotAppender
 from absflow.storage import tables
 from absflow.storage.files import Files
@@ -117,12 +114,9 @@ class Run:
         self._layout = self._begun.layout
         self._attempt = self._begun.attempt
         self._coordinator = self._begun.coordinator
-        self._drain = Drain()
-        self._requests = Requests(spark, self._files, self._layout, self._begun.incarnation)
-        self._answers: dict[str, Future[int]] = {}
-        self._coordinator.on_answer = self._answered
-        self._draining = ""
-        self._drained = 0
+        self._savepoints = Savepoints(
+            self._coordinator, Requests(spark, self._files, self._layout, self._begun.incarnation)
+        )
         self._unflushed: dict[str, int] = {}
         self._stages: dict[str, _StageQuery] = {}
         self._by_run: dict[str, _StageQuery] = {}
@@ -184,7 +178,7 @@ class Run:
             SavepointFailedError: it was aborted, or the job is ending.
             TimeoutError: it has not completed yet.
         """
-        return self._ask(Request(uuid.uuid4().hex)).result(timeout)
+        return self._ask().result(timeout)
 
     def stop(self, *, savepoint: bool = False, drain: bool = False) -> int | None:
         """Stop the queries, and wait until the job has ended.
@@ -207,11 +201,18 @@ class Run:
             raise ValueError("drain empties what is before a savepoint; ask for a savepoint, too")
         taken = None
         if savepoint:
-            taken = self._ask(Request(uuid.uuid4().hex, stop=True, drain=drain)).result()
+            taken = self._ask(stop=True, drain=drain).result()
         else:
             self._events.put(StopRequested())
         self.await_termination()
         return taken
+
+    def _ask(self, *, stop: bool = False, drain: bool = False) -> Future[int]:
+        request, answer = self._savepoints.ask(stop=stop, drain=drain)
+        self._events.put(request)
+        if self._done.is_set():
+            self._savepoints.refuse_all()  # the thread will not see it any more
+        return answer
 
     @property
     def unflushed(self) -> Mapping[str, int]:
@@ -256,61 +257,9 @@ class Run:
         def stop(signum: int, frame: object) -> None:
             # Not in the handler: it would wait for threads that may wait for this one.
             _LOG.warning("SIGTERM: stopping job %s with a savepoint", self._graph.job)
-            self._events.put(Request(uuid.uuid4().hex, stop=True))
+            self._ask(stop=True)
 
         signal.signal(signal.SIGTERM, stop)
-
-    # -- requests -----------------------------------------------------------------------------
-
-    def _ask(self, request: Request) -> Future[int]:
-        answer: Future[int] = Future()
-        self._answers[request.request] = answer
-        self._events.put(request)
-        if self._done.is_set():  # or else the thread will see the request
-            self._refuse_late()
-        return answer
-
-    def _obey(self, request: Request) -> bool:
-        if request.drain:
-            # Before the barrier is written, so that no root stage gets past it.
-            self._drain.begin(self._coordinator.state.next_id)
-            self._draining = request.request
-        return self._coordinator.handle(
-            SavepointRequested(request.request, _now_ms(), request.stop)
-        )
-
-    def _answered(self, answer: Answer) -> None:
-        if answer.request == self._draining:
-            self._drained = answer.checkpoint_id
-            if answer.failed:
-                self._draining = ""
-                self._drain.give_up()
-        told = self._answers.pop(answer.request, None)
-        if told is None:
-            return
-        if answer.failed:
-            which = f"savepoint {answer.checkpoint_id}" if answer.checkpoint_id else "a savepoint"
-            told.set_exception(SavepointFailedError(f"{which} failed: {answer.failed}"))
-        else:
-            told.set_result(answer.checkpoint_id)
-
-    def _refuse_late(self) -> None:
-        """Answer what nobody will answer any more."""
-        for request in list(self._answers):
-            answer = self._answers.pop(request, None)
-            if answer is not None:
-                answer.set_exception(SavepointFailedError("the job has ended"))
-
-    def _count_unflushed(self) -> None:
-        """After a drain: the rows behind the savepoint, which a restore from it reads again."""
-        for name in self._graph.stages:
-            if self._graph.has_channel(name):
-                channel = tables.read(self._spark, self._layout.channel(name, self._attempt))
-                behind = (F.col("_epoch") > self._drained) & (F.col("_kind") == "DATA")
-                self._unflushed[name] = channel.where(behind).count()
-        left = {name: rows for name, rows in self._unflushed.items() if rows}
-        if left:
-            _LOG.warning("not flushed before savepoint %d: %s", self._drained, left)
 
     # -- the thread ---------------------------------------------------------------------------
 
@@ -319,8 +268,7 @@ class Run:
             stop = False
             while not stop:
                 stop = self._turn()
-            for request in self._requests.poll():
-                self._obey(request)  # which refuses it: the job stops
+            self._savepoints.poll(_now_ms())  # who asks now is refused
             self._failure = self._coordinator.failure
         except AbsflowError as error:
             self._failure = error if isinstance(error, JobFailedError) else _failed(error)
@@ -341,7 +289,7 @@ class Run:
         elif isinstance(event, QueryDied):
             self._query_died(event)
         elif isinstance(event, Request):
-            stop = self._obey(event)
+            stop = self._savepoints.obey(event, _now_ms())
         elif isinstance(event, PublicationFailed):
             raise JobFailedError(
                 f"job {self._graph.job!r} gave up: checkpoint {event.checkpoint_id} could not be "
@@ -350,9 +298,8 @@ class Run:
             ) from event.error
         elif event is not None:
             stop = self._coordinator.handle(event)
-        for request in self._requests.poll():
-            stop = self._obey(request) or stop
         now = _now_ms()
+        stop = self._savepoints.poll(now) or stop
         for stage in self._stages.values():
             if stage.restart_at_ms is not None and now >= stage.restart_at_ms:
                 self._start_query(stage)
@@ -416,7 +363,7 @@ class Run:
             restored=origin.checkpoint_id if origin else 0,
             sinks=self._immediate_sinks(name),
             appender=stage.appender,
-            drain=self._drain,
+            drain=self._savepoints.drain,
             max_held_bytes=self._settings.alignment_max_held_bytes,
             tell=self._events.put,
         )
@@ -467,8 +414,8 @@ class Run:
     def _end(self) -> None:
         try:
             self._stop_queries()
-            if self._draining:
-                self._count_unflushed()
+            if self._savepoints.drained:
+                self._count_unflushed(self._savepoints.drained)
             kind = "FAILED" if self._failure else "ENDED"
             self._begun.attempts.append(
                 {
@@ -484,11 +431,22 @@ class Run:
             self._failure = self._failure or _failed(error)
         finally:
             self._done.set()
-            self._refuse_late()
+            self._savepoints.refuse_all()
+
+    def _count_unflushed(self, savepoint: int) -> None:
+        """The rows behind the savepoint in the channels, which a restore from it reads again."""
+        for name in self._graph.stages:
+            if self._graph.has_channel(name):
+                channel = tables.read(self._spark, self._layout.channel(name, self._attempt))
+                behind = (F.col("_epoch") > savepoint) & (F.col("_kind") == PageKind.DATA.value)
+                self._unflushed[name] = channel.where(behind).count()
+        left = {name: rows for name, rows in self._unflushed.items() if rows}
+        if left:
+            _LOG.warning("not flushed before savepoint %d: %s", savepoint, left)
 
     def _stop_queries(self) -> None:
         self._by_run.clear()
-        self._drain.stop()
+        self._savepoints.drain.stop()
         for stage in self._stages.values():
             if stage.query is not None and stage.query.isActive:
                 stage.query.stop()
