@@ -7,11 +7,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
-from chain import expected
 from conftest import settings
-from diamond import OUTPUT, ROWS, STATE, to_group, write_source
+from diamond import (
+    OUTPUT,
+    ROWS,
+    STATE,
+    expected_state,
+    read_source,
+    to_group,
+    write_source,
+)
 from failing import FailsOnce, raises_on_17, random_values, slow, wrong_type
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, facts, files_read, state_at
@@ -42,6 +50,13 @@ def job_of(spark: SparkSession, root: Path, process: Any, *, tally: bool = False
         job.stage("tally", left, key="g", state=STATE, output=OUTPUT, process=to_group)
     job.sink("out", left, absflow.DeltaSink(str(root / "sink")))
     return job
+
+
+def expected(root: Path, files: int) -> dict[str, pd.DataFrame]:
+    """State of ``left``, and the sink, after the first ``files`` files."""
+    rows = read_source(root / "a", files)
+    sink = rows.assign(g=rows["id"] % 7)[["id", "g", "v"]]
+    return {"left": expected_state(rows, "k"), "sink": sink}
 
 
 def run(
