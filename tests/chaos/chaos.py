@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import evidence
 from anomalies import Anomaly, Kind, Life
 from generator import SINKS
 from lives import ChaosError, Death, End, deaths, live
@@ -75,6 +76,8 @@ def play(
     lives: list[Life] = []
     died: list[Death | None] = []
     for order in [*orders, None]:
+        if order and order.start != "go on" and not evidence.completed(victim.storage):
+            continue  # nothing to restore yet
         meanwhile = victim.feed if order else victim.finish
         life, end = live(victim.command, folder, len(lives) + 1, order, meanwhile)
         lives.append(life)

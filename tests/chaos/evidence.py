@@ -13,7 +13,16 @@ import pyarrow.parquet as pq
 from anomalies import Commit
 from deltalake import DeltaTable
 
-__all__ = ["commits", "facts", "files_read", "stage_of", "state_at", "triggered"]
+__all__ = [
+    "commits",
+    "completed",
+    "facts",
+    "files_read",
+    "stage_of",
+    "state_at",
+    "state_history",
+    "triggered",
+]
 
 
 def commits(table: Path) -> list[Commit]:
@@ -58,6 +67,11 @@ def facts(storage: Path) -> list[dict[str, Any]]:
     if not (storage / "checkpoints" / "_delta_log").exists():
         return []
     return sorted(_rows(storage / "checkpoints"), key=lambda row: row["checkpoint_id"])
+
+
+def completed(storage: Path) -> list[dict[str, Any]]:
+    """The COMPLETED ones."""
+    return [fact for fact in facts(storage) if fact["kind"] == "COMPLETED"]
 
 
 def triggered(storage: Path) -> list[int]:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pyspark
 from anomalies import Life
-from points import POINTS
+from points import POINTS, RESTORE_POINTS
 
-__all__ = ["ChaosError", "Death", "End", "deaths", "live", "spark_submit"]
+__all__ = ["STARTS", "ChaosError", "Command", "Death", "End", "deaths", "live"]
 
 HERE = Path(__file__).parent
 CHECKOUT = HERE.parent.parent
@@ -48,20 +48,31 @@ class Death:
         number: at which time that it comes to that point; or behind how many points of any name it
             is killed from outside.
         delay_ms: how long behind that.
+        start: the one of :data:`STARTS` by which the life begins.
     """
 
     point: str | None
     number: int
     delay_ms: int = 0
+    start: str = "go on"
 
     def __str__(self) -> str:
         if self.point is not None:
-            return f"{self.point}, time {self.number}"
-        return f"{self.delay_ms} ms behind its point {self.number}"
+            text = f"{self.point}, time {self.number}"
+        else:
+            text = f"{self.delay_ms} ms behind its point {self.number}"
+        return text if self.start == "go on" else f"{text} ({self.start})"
+
+
+# What a life adds to the conf of all. Those but the first need a completed checkpoint.
+STARTS: dict[str, dict[str, str]] = {
+    "go on": {},
+    "restore": {"spark.absflow.restore.from": "latest"},
+}
 
 
 def deaths(seed: object) -> Iterator[Death]:
-    """Deaths without end: every named point in a random order, then moments, and again."""
+    """Deaths without end: every named point and some moments in a random order, and again."""
     chance = random.Random(str(seed))
     while True:
         orders = [Death(name, chance.randint(1, point.often)) for name, point in POINTS.items()]
@@ -72,29 +83,47 @@ def deaths(seed: object) -> Iterator[Death]:
                 Death(None, chance.randint(2, 150), chance.randint(0, 1_000)),
             ]
             orders.append(chance.choices(moments, weights=(1, 3))[0])
+        orders += [
+            Death(name, chance.randint(1, point.often), start="restore")
+            for name, point in RESTORE_POINTS.items()
+        ]
         chance.shuffle(orders)
         yield from orders
 
 
-def spark_submit(program: str, conf: Mapping[str, str], arguments: Sequence[str]) -> list[str]:
-    """The command that runs ``program`` in one small JVM, its points watched."""
-    small = {
-        "spark.driver.memory": "1g",
-        # For a JVM that lives a quarter of a minute the better compiler never pays; the quick one
-        # alone would get a code cache that is too small for Spark.
-        "spark.driver.extraJavaOptions": (
-            "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m -XX:+UseSerialGC"
-        ),
-    }
-    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit")]
-    command += ["--properties-file", str(CHECKOUT / "conf" / "flights.conf")]
-    for key, value in (small | dict(conf)).items():
-        command += ["--conf", f"{key}={value}"]
-    return [*command, str(HERE / "points.py"), program, *arguments]
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What starts a job, and starts it again, in one small JVM, its points watched.
+
+    Attributes:
+        program: the job's program.
+        conf: its Spark conf, beside that of the flights job.
+        arguments: of the program.
+    """
+
+    program: Path
+    conf: Mapping[str, str]
+    arguments: Sequence[str] = ()
+
+    def line(self, start: str) -> list[str]:
+        """The command line of a life that begins by ``start``."""
+        small = {
+            "spark.driver.memory": "1g",
+            # For a JVM that lives a quarter of a minute the better compiler never pays; the quick
+            # one alone would get a code cache that is too small for Spark.
+            "spark.driver.extraJavaOptions": (
+                "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m -XX:+UseSerialGC"
+            ),
+        }
+        line = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit")]
+        line += ["--properties-file", str(CHECKOUT / "conf" / "flights.conf")]
+        for key, value in {**small, **self.conf, **STARTS[start]}.items():
+            line += ["--conf", f"{key}={value}"]
+        return [*line, str(HERE / "points.py"), str(self.program), *self.arguments]
 
 
 def live(
-    command: Sequence[str],
+    command: Command,
     folder: Path,
     number: int,
     death: Death | None,
@@ -103,7 +132,7 @@ def live(
     """Start a driver and see it through to its end.
 
     Args:
-        command: the same for every life.
+        command: of the job.
         folder: for its log and its progress.
         number: of this life.
         death: how it is to end; None if it is to end by itself.
@@ -119,7 +148,7 @@ def live(
     began_ms = time.time_ns() // 1_000_000
     with (folder / f"{number:04d}.log").open("wb") as log:
         process = subprocess.Popen(
-            command,
+            command.line(death.start if death else "go on"),
             cwd=folder,
             env=_environment(progress, death),
             stdout=log,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["POINTS", "STARTED", "Point", "owner_of"]
+__all__ = ["POINTS", "RESTORE_POINTS", "STARTED", "Point", "owner_of"]
 
 STARTED = "started"
 
@@ -72,13 +72,21 @@ POINTS: dict[str, Point] = {
     **_around("sink commit", _APPEND, _appends_to("/sink")),
     **_around("state append", _APPEND, _appends_to("/state/")),
     **_around("trigger commit", _APPEND, _appends_to("/barriers")),
+    **_around("keeping of a position", "absflow.spark.positions:SourceLogs.keep"),
     **_around("checkpoints commit", "absflow.spark.driver:Tables.write_completion"),
     **_around("commit of an abort", "absflow.spark.driver:Tables.write_abort", often=1),
     **_around("staging of a snapshot", "absflow.spark.batch:StageBatches._stage_snapshot"),
     **_around("saving of the alignment", "absflow.spark.alignment_log:AlignmentLog.save"),
-    **_around("claim of the storage root", "absflow.spark.run:Run._claim", often=1),
+    **_around("claim of the storage root", _APPEND, _appends_to("/attempts"), often=1),
     "before Spark's commit": Point("absflow.spark.batch:StageBatches.__call__", "after"),
     "after Spark's commit": Point("absflow.spark.listener:QueryListener.onQueryProgress", "before"),
+}
+
+
+# Met only in a life that restores.
+RESTORE_POINTS: dict[str, Point] = {
+    **_around("seeding of a stage", "absflow.spark.restore:_seed"),
+    **_around("putting back of a sink", "absflow.sinks:DeltaSink.restore", often=1),
 }
 
 
@@ -127,7 +135,7 @@ def main(program: str, arguments: list[str]) -> None:
     """Run ``program`` in this process as if it had been started by itself."""
     watch = _Watch(Path(os.environ["CHAOS_PROGRESS"]), os.environ.get("CHAOS_DIE"))
     watch.comes_to(STARTED)
-    for name, point in POINTS.items():
+    for name, point in (POINTS | RESTORE_POINTS).items():
         watch.install(name, point)
     sys.argv = [program, *arguments]
     sys.path.insert(0, str(Path(program).parent))

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from anomalies import Anomaly, Commit, Kind, Life, Named, check_facts, check_rows
 from lives import Death, deaths
-from points import POINTS, owner_of
+from points import POINTS, RESTORE_POINTS, owner_of
 
 NAMED = Named(id=["id", "way"], lane=["way", "k"], order="seq")
 LIVES = (Life(1, 100, "killed after sink commit, time 2"), Life(2, 200, "by itself"))
@@ -148,15 +148,16 @@ def test_bad_checkpoints_are_told(triggered, facts, said):
 
 def test_every_point_is_a_function_that_there_is():
     """A point whose function was renamed would never be met."""
-    for point in POINTS.values():
+    for point in (POINTS | RESTORE_POINTS).values():
         owner, name = owner_of(point.function)
         assert callable(getattr(owner, name))
 
 
 def test_a_seed_gives_the_same_deaths_and_every_point_once():
     """Every named point once before any comes again, and moments among them."""
-    count = len(POINTS) + len(POINTS) // 2
+    count = len(POINTS) + len(POINTS) // 2 + len(RESTORE_POINTS)
     first = [death for death, _ in zip(deaths(7), range(count), strict=False)]
     assert first == [death for death, _ in zip(deaths(7), range(count), strict=False)]
-    assert sorted(d.point for d in first if d.point) == sorted(POINTS)
+    assert sorted(d.point for d in first if d.point) == sorted(POINTS | RESTORE_POINTS)
     assert str(Death(None, 3, 250)) == "250 ms behind its point 3"
+    assert str(Death("after sink commit", 2)) == "after sink commit, time 2"

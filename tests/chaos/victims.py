@@ -14,7 +14,7 @@ import evidence
 import generator
 import pandas as pd
 from anomalies import Anomaly, Commit, Kind, Life, Named, check_facts, check_rows
-from lives import CHECKOUT, HERE, spark_submit
+from lives import CHECKOUT, HERE, Command
 
 sys.path.append(str(CHECKOUT / "jobs"))
 import flights_data
@@ -47,10 +47,12 @@ class Victim(Protocol):
 
     Attributes:
         command: what starts it, and starts it again.
+        storage: its storage root.
         endless: it takes what it is fed until it is told to finish; else it ends by itself.
     """
 
-    command: Sequence[str]
+    command: Command
+    storage: Path
     endless: bool
 
     def feed(self) -> None:
@@ -73,13 +75,13 @@ class Generator:
     _readers: Mapping[str, tuple[str, int]] = {"a": ("a", 0), "b": ("right", 1)}
 
     def __init__(self, root: Path, seed: int, sink_mode: str = "immediate") -> None:
-        self._root, self._storage = root, root / "job"
+        self._root, self.storage = root, root / "job"
         conf = {
             **_CONF,
-            "spark.absflow.storage.path": str(self._storage),
+            "spark.absflow.storage.path": str(self.storage),
             "spark.absflow.key-groups": "4",
         }
-        self.command = spark_submit(str(HERE / "generator.py"), conf, [str(root), sink_mode])
+        self.command = Command(HERE / "generator.py", conf, [str(root), sink_mode])
         self._writers: dict[str, Iterator[Path]] = {
             name: generator.source_files(root / name, seed + number, rows, first_id=number)
             for number, (name, (rows, _)) in enumerate(self._feeds.items())
@@ -95,22 +97,20 @@ class Generator:
                 self._written[name] += 1
 
     def _taken(self, name: str) -> int:
-        """How many files of a source Spark has noted in its newest log of it."""
+        """How many files of a source Spark has noted, in any attempt."""
         stage, place = self._readers[name]
-        logs = sorted(self._storage.glob(f"work/attempt=*/{stage}/spark/sources/{place}"))
-        numbers = [int(path.stem) for path in logs[-1].glob("[0-9]*")] if logs else []
-        return max(numbers, default=-1) + 1
+        logs = self.storage.glob(f"work/attempt=*/{stage}/spark/sources/{place}/[0-9]*")
+        return max((int(path.stem) for path in logs), default=-1) + 1
 
     def finish(self) -> None:
-        log = self._storage / "checkpoints" / "_delta_log"
+        log = self.storage / "checkpoints" / "_delta_log"
         number = sum(1 for _ in log.glob("*.json"))
         if number != self._seen_facts:
             self._seen_facts = number
-            if any(self._positions(fact) == self._written for fact in self._completed()):
+            if any(
+                self._positions(fact) == self._written for fact in evidence.completed(self.storage)
+            ):
                 (self._root / "finish").touch()
-
-    def _completed(self) -> Iterator[Mapping[str, Any]]:
-        return (fact for fact in evidence.facts(self._storage) if fact["kind"] == "COMPLETED")
 
     def _positions(self, fact: Mapping[str, Any]) -> dict[str, int]:
         return {
@@ -122,10 +122,10 @@ class Generator:
         commits = evidence.commits(self._root / "sink")
         found = check_rows(generator.expected_sink(self._root), commits, self.named, lives)
         history = {
-            stage: evidence.state_history(self._storage, stage)
+            stage: evidence.state_history(self.storage, stage)
             for stage in ("left", "right", "join")
         }
-        for fact in self._completed():
+        for fact in evidence.completed(self.storage):
             positions = self._positions(fact)
             due = generator.expected_sink(self._root, **positions)
             found += _at_cut(fact, check_rows(due, _up_to(fact, commits), self.named, lives))
@@ -134,7 +134,7 @@ class Generator:
                 state = evidence.state_at(history[stage], fact, stage, key)
                 said = flights_oracle.differences(state, due_states[stage], key)
                 found += _wrong_state(fact, stage, said)
-        return _findings(self._storage, commits, found)
+        return _findings(self.storage, commits, found)
 
 
 class Flights:
@@ -145,15 +145,15 @@ class Flights:
 
     def __init__(self, root: Path, sink_mode: str = "immediate") -> None:
         del sink_mode  # the flights job has one sink, in its default mode
-        self._root, self._storage, self._data = root, root / "job", root / "data"
+        self._root, self.storage, self._data = root, root / "job", root / "data"
         conf = {
             **_CONF,
-            "spark.absflow.storage.path": str(self._storage),
+            "spark.absflow.storage.path": str(self.storage),
             "spark.absflow.key-groups": "4",
             "spark.flights.data": str(self._data),
             "spark.flights.sink": str(root / "sink"),
         }
-        self.command = spark_submit(str(CHECKOUT / "jobs" / "flights.py"), conf, [])
+        self.command = Command(CHECKOUT / "jobs" / "flights.py", conf)
         flights_data.prepare(self._data, days=1, until=dt.date(2013, 2, 15))
 
     def feed(self) -> None:
@@ -167,12 +167,9 @@ class Flights:
         due = flights_oracle.expected(self._data)
         found = check_rows(due.resolved, commits, self.named, lives)
         history = {
-            stage: evidence.state_history(self._storage, stage)
-            for stage in ("aircraft", "airports")
+            stage: evidence.state_history(self.storage, stage) for stage in ("aircraft", "airports")
         }
-        for fact in evidence.facts(self._storage):
-            if fact["kind"] != "COMPLETED":
-                continue
+        for fact in evidence.completed(self.storage):
             due = flights_oracle.expected(
                 self._data,
                 evidence.files_read(fact, "aircraft", "legs"),
@@ -189,7 +186,7 @@ class Flights:
             ):
                 said = flights_oracle.differences(state[due_rows.columns], due_rows, key)
                 found += _wrong_state(fact, stage, said)
-        return _findings(self._storage, commits, found)
+        return _findings(self.storage, commits, found)
 
 
 def _inlined(state: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -226,10 +223,9 @@ def _wrong_state(fact: Mapping[str, Any], stage: str, said: Iterable[str]) -> It
 
 def _findings(storage: Path, commits: Sequence[Commit], found: Sequence[Anomaly]) -> Findings:
     facts = evidence.facts(storage)
-    completed = sum(fact["kind"] == "COMPLETED" for fact in facts)
     return Findings(
         rows=sum(len(commit.rows) for commit in commits),
-        completed=completed,
+        completed=len(evidence.completed(storage)),
         aborted=sum(fact["kind"] == "ABORTED" for fact in facts),
         anomalies=[*itertools.chain(found, check_facts(evidence.triggered(storage), facts))],
     )
