@@ -118,7 +118,13 @@ def _sums(state: pa.Table, name: str, key: Any, amounts: Any) -> Any:
 
 
 def _numbered(via: str, counter: str, rows: pa.Table, state: pa.Table, key: Any) -> absflow.Result:
-    """Emit each row with its number among the rows of its key, and count it in ``counter``."""
+    """Emit each row with its number among the rows of its key, and count it in ``counter``.
+
+    A batch that follows a kill may take two files, though it is to take one, and Spark reads the
+    files of a batch in any order; so the order of a key's rows in it is made here.
+    """
+    by_id = np.argsort(rows["id"].to_numpy())
+    rows, key = rows.take(pa.array(by_id)), key[by_id]
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     rank = np.empty(len(key), dtype=np.int64)

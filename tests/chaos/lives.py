@@ -183,6 +183,7 @@ def _environment(progress: Path, death: Death | None) -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": str(CHECKOUT),
         "CHAOS_PROGRESS": str(progress),
+        "CHAOS_LOOP": str(os.getpid()),
         **order,
     }
 

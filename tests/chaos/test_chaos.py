@@ -15,13 +15,13 @@ DEATHS = [
     Death("before barrier commit", 1),
     Death("after sink commit", 2),
     Death("before commit of an abort", 1),
-    Death("before state append", 2),
+    Death("before state append", 1),
     Death(None, 40, 500),
     Death("after state append", 1),
-    Death("before Spark's commit", 3),
+    Death("before Spark's commit", 2),
     Death("before sink commit", 2),
     Death("before checkpoints commit", 1),
-    Death("after barrier commit", 2),
+    Death("after barrier commit", 1),
     Death("after checkpoints commit", 1),
 ]
 
