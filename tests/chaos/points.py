@@ -44,7 +44,7 @@ class Point:
     """A place before or after the call of a function.
 
     Attributes:
-        function: ``module:name`` or ``module:class.name``.
+        function: ``module:name`` or ``module:class.name``, where its callers look it up.
         when: ``before`` or ``after`` the call.
         is_meant: which calls, told from their arguments.
         often: how many times a life surely comes by, if the one before left it the occasion.
@@ -141,7 +141,7 @@ def _die_with(loop: int) -> None:
 def main(program: str, arguments: list[str]) -> None:
     """Run ``program`` in this process as if it had been started by itself."""
     if Path("/proc").exists():
-        loop = int(os.environ.get("CHAOS_LOOP", os.getpid()))
+        loop = int(os.environ["CHAOS_LOOP"])
         threading.Thread(target=_die_with, args=(loop,), daemon=True).start()
     watch = _Watch(Path(os.environ["CHAOS_PROGRESS"]), os.environ.get("CHAOS_DIE"))
     watch.comes_to(STARTED)
