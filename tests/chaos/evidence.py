@@ -48,9 +48,17 @@ def commits(table: Path) -> list[Commit]:
         by_version.setdefault(made[file][0], []).append(file)
     result = []
     for version, files in sorted(by_version.items()):
-        rows = pd.concat([pq.read_table(table / unquote(f)).to_pandas() for f in files])
+        rows = pd.concat([_file(table / unquote(f)) for f in files])
         result.append(Commit(version, made[files[0]][1], made[files[0]][2], rows))
     return result
+
+
+def _file(path: Path) -> pd.DataFrame:
+    """The rows of a data file; Spark writes its times (UTC) in a form that knows no time zone."""
+    rows = pq.read_table(path).to_pandas()
+    for name in rows.select_dtypes("datetime"):
+        rows[name] = rows[name].dt.tz_localize("UTC")
+    return rows
 
 
 def _note(text: str | None) -> dict[str, Any]:
