@@ -30,7 +30,7 @@ def run(root: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
         **os.environ,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path.cwd())]),
     }
     return subprocess.run(
         command, env=environment, cwd=root, capture_output=True, text=True, check=False
