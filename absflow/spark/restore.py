@@ -87,10 +87,10 @@ class RestorePlan:
     def document(self) -> dict[str, Any]:
         """The plan as JSON has it; ``absflow restore --plan --json`` prints it.
 
-        ``restores`` is true: a start restores, or would if there were no ``problems``. The stages
-        come in topological order; ``table`` is null for a stage that begins empty. A source that is
-        not listed begins where its options say. ``version_then`` is null for a sink that stays as
-        it is.
+        ``restores`` is true: a start restores, or would if there were no ``problems``; a start that
+        would not has these two alone. The stages come in topological order; ``source`` and
+        ``table`` are null for one that begins empty. A source that is not in ``positions`` begins
+        where its options say. ``version_then`` is null for a sink that stays as it is.
         """
         histories = Layout(self.origin.root)
         return {

@@ -21,7 +21,8 @@ from reading import assert_same_rows
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 FILES = 8
-SCRIPT = str(Path(__file__).parent / "chain.py")
+HERE = Path(__file__).parent
+SCRIPT = str(HERE / "chain.py")
 
 
 def run(root: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -30,7 +31,7 @@ def run(root: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
         **os.environ,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path.cwd())]),
+        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
     }
     return subprocess.run(
         command, env=environment, cwd=root, capture_output=True, text=True, check=False
