@@ -199,6 +199,15 @@ SETTINGS: tuple[Setting, ...] = (
         "Restore though the checkpoint has state of a stage that the job does not have.",
     ),
     Setting(
+        "restore.plan",
+        "restore_plan",
+        "",
+        str.strip,
+        "A file of the driver's machine: write there (JSON) what a start would restore, change "
+        "nothing, and end the program.",
+        example="plan.json",
+    ),
+    Setting(
         "restart.attempts",
         "restart_attempts",
         "3",
@@ -254,6 +263,7 @@ class Settings:
     trigger_interval_ms: int
     restore_from: Wish | None
     restore_allow_dropped_state: bool
+    restore_plan: str
     restart_attempts: int
     restart_initial_delay_ms: int
     restart_max_delay_ms: int

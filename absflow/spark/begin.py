@@ -140,6 +140,11 @@ class _Beginning:
         if started is not None:
             check_unchanged(self._job.graph, started)
         state_tables = self._state_tables(started)
+        # A sink that cannot be used is refused before the claim: an attempt that was claimed and
+        # never got ready rewinds the job, for the next start makes the same restore again.
+        for name, sink in self._job.sinks.items():
+            stage = self._job.graph.stages[self._job.graph.sinks[name].stage]
+            sink.prepare(self._spark, stage.output)
         attempts = self._own(self._layout.attempts, tables.ATTEMPTS)
         if started is not None:
             attempts.append(self._fact("DRIVER"))
@@ -285,8 +290,6 @@ class _Beginning:
                 channel = self._layout.channel(name, self._attempt)
                 columns = tables.channel_columns(spec.output)
                 tables.create(self._spark, channel, columns, ["_epoch"], tables.CHANNEL_PROPERTIES)
-        for name, sink in self._job.sinks.items():
-            sink.prepare(self._spark, graph.stages[graph.sinks[name].stage].output)
 
     def _policy(self) -> Policy:
         settings = self._job.settings

@@ -84,6 +84,52 @@ class RestorePlan:
         """Whether the next checkpoint must be a full one: it has no sets here to build upon."""
         return self.fork or any(stage.changed for stage in self.stages)
 
+    def document(self) -> dict[str, Any]:
+        """The plan as JSON has it; ``absflow restore --plan --json`` prints it.
+
+        ``restores`` is true: a start restores, or would if there were no ``problems``; a start that
+        would not has these two alone. The stages come in topological order; ``source`` and
+        ``table`` are null for one that begins empty. A source that is not in ``positions`` begins
+        where its options say. ``version_then`` is null for a sink that stays as it is.
+        """
+        histories = Layout(self.origin.root)
+        return {
+            "restores": True,
+            "origin": {"root": self.origin.root, "checkpoint_id": self.origin.checkpoint_id},
+            "taken_in_attempt": self.began_in,
+            "attempt": self.attempt,
+            "fork": self.fork,
+            "next_checkpoint_full": self.full,
+            "stages": [
+                {
+                    "stage": fit.stage,
+                    "source": fit.source,
+                    "keys": fit.keys,
+                    "lineage": list(fit.lineage),
+                    "table": fit.source and histories.state(self.tables[fit.source]),
+                    "key_groups_then": fit.key_groups[0],
+                    "key_groups_now": fit.key_groups[1],
+                    "changed": fit.changed,
+                    "migrate": fit.migrate,
+                }
+                for fit in self.stages
+            ],
+            "positions": dict(self.positions),
+            "sinks": [
+                {
+                    "sink": name,
+                    "place": sink.place,
+                    "version_now": sink.now,
+                    "version_then": sink.then,
+                    "undone": list(sink.undone),
+                    "note": sink.note,
+                }
+                for name, sink in self.sinks.items()
+            ],
+            "differences": list(self.differences),
+            "problems": list(self.problems),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
