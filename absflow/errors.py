@@ -13,6 +13,7 @@
     ├── RestoreError                     a checkpoint cannot be restored as asked
     ├── ReplayMismatchError              a replayed batch is not what was committed before
     └── JobFailedError                   the job gave up; the cause is chained
+        └── FencedError                  a newer driver of the job took over
 
 A message says what was seen, what was expected, and what to do.
 """
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 __all__ = [
     "AbsflowError",
+    "FencedError",
     "GraphError",
     "JobFailedError",
     "NotFoundError",
@@ -76,3 +78,7 @@ class ReplayMismatchError(AbsflowError):
 
 class JobFailedError(AbsflowError):
     """The job stopped by itself; ``__cause__`` holds what made it give up."""
+
+
+class FencedError(JobFailedError):
+    """You started the job again while it ran; the newer driver goes on, this one has stopped."""
