@@ -146,7 +146,7 @@ class Job:
             GraphError: the graph cannot run, or is not the one that the stored state belongs to.
             RestoreError: the checkpoint of ``spark.absflow.restore.from`` cannot be restored.
             NotFoundError: there is no such checkpoint.
-            StorageError: the storage root cannot be used.
+            StorageError: the storage root cannot be used, or another driver does not let go of it.
         """
         run = Run(self._spark, self._checked())
         run.start()

@@ -13,7 +13,8 @@ Order of the writes of batch b, and what a kill between two of them leaves behin
 Whatever is missing after a kill is done by the replay of b, which runs the operator again on the
 state before b and gets the same pages; what is there already is skipped by its transaction id.
 Delta skips such a write without running its plan, so the first batch after a start is materialised
-by an action of its own before it is written.
+by an action of its own before it is written. Before each write the fence is asked whether a newer
+driver has started.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from absflow.spark.plan import ALIGNMENT_PROPERTY, source_index
 from absflow.spark.positions import SourceLogs
 from absflow.spark.snapshots import SnapshotAppender
 from absflow.storage import tables
+from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 
@@ -91,6 +93,7 @@ class StageBatches:
         sinks: dict[str, Sink],
         appender: SnapshotAppender,
         max_held_bytes: int,
+        fence: Fence,
         tell: Callable[[Event], None],
     ) -> None:
         """Take up the stage where its last committed batch left it.
@@ -106,6 +109,7 @@ class StageBatches:
             sinks: the stage's sinks by name.
             appender: takes the snapshots.
             max_held_bytes: ``alignment.max-held``.
+            fence: asked before each write.
             tell: puts an event into the coordinator's queue.
         """
         self._job = job
@@ -118,6 +122,7 @@ class StageBatches:
         self._first_sink = next((name for name, sink in sinks.items() if sink.reads_all), None)
         self._appender = appender
         self._max_held_bytes = max_held_bytes
+        self._fence = fence
         self._tell = tell
         self._first = True
         inputs = [given.name for given in spec.inputs]
@@ -192,6 +197,7 @@ class StageBatches:
     def _write_channel(self, pages: DataFrame, batch_id: int) -> None:
         assert self._channel is not None
         note = {"rows": "rows", "stage": self._spec.name, "batch": batch_id}
+        self._fence.check()
         tables.append(
             self._rows(pages, batch_id), self._channel, self._channel_app, 2 * batch_id, note
         )
@@ -216,6 +222,7 @@ class StageBatches:
 
     def _write_sink(self, pages: DataFrame, name: str, batch_id: int, epoch: int) -> None:
         made = SinkWrite(self._job, self._spec.name, name, self._attempt, batch_id, epoch)
+        self._fence.check()
         self._sinks[name].write(
             self._rows(pages.where(F.col("checkpoint_id") == epoch), None), made
         )
@@ -282,6 +289,7 @@ class StageBatches:
     def _keep_position(self, note: Arrived, name: str, offsets: list[str]) -> None:
         if name not in note.positions:
             position = offsets[source_index(self._spec, name)]
+            self._fence.check()
             self._source_logs.keep(name, position)
             note.positions[name] = position
 
@@ -300,6 +308,7 @@ class StageBatches:
         state = pages.where(
             (F.col("kind") == PageKind.STATE.value) & (F.col("checkpoint_id") == checkpoint_id)
         )
+        self._fence.check()
         state.write.mode("overwrite").parquet(path)
         return path
 
@@ -321,6 +330,7 @@ class StageBatches:
         frame = pages.sparkSession.createDataFrame(table).coalesce(1)
         words = [f"{row['kind'].lower()} {row['checkpoint_id']}" for row in control]
         note = {"rows": ", ".join(words), "stage": self._spec.name, "batch": batch_id}
+        self._fence.check()
         tables.append(frame, self._channel, self._channel_app, 2 * batch_id + 1, note)
         return _now_ms() - started
 
@@ -366,6 +376,7 @@ class StageBatches:
 
     def _save_alignment(self, batch_id: int, after: Alignment) -> None:
         if after != self._align:
+            self._fence.check()
             self._log.save(batch_id, after, self._arrived)
             self._align = after
 

@@ -2,6 +2,7 @@
 
 Order of the writes, and what a kill between two of them leaves behind:
 
+0. nothing is read before the lock of the storage root is held (:mod:`absflow.storage.lock`);
 1. the driver's claim: a STARTED fact opens an attempt, a DRIVER fact goes on with one;
 2. what the attempt needs: tables, state (:mod:`absflow.spark.restore`), sinks put back;
 3. its READY fact.
@@ -31,8 +32,10 @@ from absflow.spark.driver import CoordinatorDriver, Tables
 from absflow.spark.plan import ControlStart, JobSpec
 from absflow.spark.restore import RestorePlan, carry_out, plan_restore
 from absflow.storage import tables
+from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
+from absflow.storage.lock import RootLock, hold
 
 __all__ = ["Begun", "begin", "plan"]
 
@@ -51,6 +54,8 @@ class Begun:
         attempts: the table, for the driver's further facts.
         coordinator: the coordinator as the facts have it.
         owed: what it must do before anything else.
+        fence: tells this driver of a newer one.
+        lock: of the storage root; to be released once nothing of the job runs.
     """
 
     layout: Layout
@@ -62,6 +67,8 @@ class Begun:
     attempts: tables.DriverTable
     coordinator: CoordinatorDriver
     owed: tuple[Action, ...]
+    fence: Fence
+    lock: RootLock
 
 
 def plan(spark: SparkSession, job: JobSpec) -> RestorePlan | None:
@@ -83,14 +90,28 @@ def begin(spark: SparkSession, job: JobSpec) -> Begun:
     """Prepare the attempt that this start asks for; everything is checked before it is written.
 
     Raises:
-        StorageError: the storage root cannot be used.
+        StorageError: the storage root cannot be used, or another driver does not let go of it.
         GraphError: the graph is not the one that its state belongs to, or a sink's table is
             another one.
         RestoreError: the checkpoint cannot be restored as asked.
+        FencedError: a newer driver started meanwhile.
     """
     files = Files(spark)
     files.check_writable(job.settings.storage_path)
     layout = Layout(files.qualified(job.settings.storage_path))
+    lock = hold(layout.root, lambda: _decide(spark, files, job, layout))
+    try:
+        decided = _decide(spark, files, job, layout)
+        return _Beginning(spark, files, job, layout, lock, *decided).begin()
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _decide(
+    spark: SparkSession, files: Files, job: JobSpec, layout: Layout
+) -> tuple[Sequence[Mapping[str, Any]], recovery.Start, RestorePlan | None]:
+    """The rows of ``attempts``, and what to start by them; changes nothing, refuses what it can."""
     rows = _rows(spark, files, layout.attempts)
     start = recovery.decide(recovery.attempts_of(rows), _wish(files, job.settings))
     planned: RestorePlan | None = None
@@ -101,7 +122,10 @@ def begin(spark: SparkSession, job: JobSpec) -> Begun:
                 f"checkpoint {planned.origin} cannot be restored, and nothing was changed: "
                 + "; ".join(planned.problems)
             )
-    return _Beginning(spark, files, job, layout, rows, start, planned).begin()
+    started = _details(rows, start.attempt, "STARTED")
+    if started is not None:
+        check_unchanged(job.graph, started)
+    return rows, start, planned
 
 
 class _Beginning:
@@ -113,6 +137,7 @@ class _Beginning:
         files: Files,
         job: JobSpec,
         layout: Layout,
+        lock: RootLock,
         rows: Sequence[Mapping[str, Any]],
         start: recovery.Start,
         planned: RestorePlan | None,
@@ -126,13 +151,13 @@ class _Beginning:
         self._planned = planned
         self._attempt = start.attempt
         self._incarnation = max((row["incarnation"] for row in rows), default=0) + 1
+        self._lock = lock
+        self._fence = Fence(files.exists, files.read, layout.attempts, self._incarnation, lock)
         self._fingerprint = fingerprint(job.graph)
 
     def begin(self) -> Begun:
         """Claim, prepare, say READY."""
-        started = self._details("STARTED")
-        if started is not None:
-            check_unchanged(self._job.graph, started)
+        started = _details(self._rows, self._attempt, "STARTED")
         state_tables = self._state_tables(started)
         attempts = self._own(self._layout.attempts, tables.ATTEMPTS)
         if started is not None:
@@ -146,14 +171,14 @@ class _Beginning:
             attempts.append({**self._fact("STARTED", described), "restored_from": source})
         self._create_tables(state_tables)
         written = Tables(
-            barriers=self._own(self._layout.barriers, tables.BARRIERS),
-            overtakes=self._own(self._layout.overtakes, tables.OVERTAKES),
-            checkpoints=self._own(self._layout.checkpoints, tables.CHECKPOINTS),
+            barriers=self._claimed(self._layout.barriers, tables.BARRIERS),
+            overtakes=self._claimed(self._layout.overtakes, tables.OVERTAKES),
+            checkpoints=self._claimed(self._layout.checkpoints, tables.CHECKPOINTS),
             attempt=self._attempt,
             incarnation=self._incarnation,
             fingerprint=self._fingerprint,
         )
-        ready = self._details("READY")
+        ready = _details(self._rows, self._attempt, "READY")
         if ready is None:
             ready = self._prepare()
             attempts.append(self._fact("READY", ready))
@@ -171,6 +196,8 @@ class _Beginning:
             attempts=attempts,
             coordinator=CoordinatorDriver(written, state, _now_ms),
             owed=owed,
+            fence=self._fence,
+            lock=self._lock,
         )
 
     def _prepare(self) -> dict[str, Any]:
@@ -193,13 +220,6 @@ class _Beginning:
         known = recovery.attempts_of(self._rows)
         return next((a.origin for a in known if a.attempt == self._attempt), None)
 
-    def _details(self, kind: str) -> dict[str, Any] | None:
-        """What an earlier driver wrote about this attempt."""
-        for row in self._rows:
-            if row["attempt"] == self._attempt and row["kind"] == kind:
-                return dict(json.loads(row["details"]))
-        return None
-
     def _fact(self, kind: str, details: Mapping[str, Any] | None = None) -> dict[str, Any]:
         return {
             "attempt": self._attempt,
@@ -212,7 +232,16 @@ class _Beginning:
 
     def _own(self, path: str, schema: pa.Schema) -> tables.DriverTable:
         driver = f"{self._job.graph.job}/driver"
-        return tables.DriverTable(self._spark, self._files, path, schema, driver, self._incarnation)
+        return tables.DriverTable(
+            self._spark, self._files, path, schema, driver, self._incarnation, self._fence
+        )
+
+    def _claimed(self, path: str, schema: pa.Schema) -> tables.DriverTable:
+        """A table in which no older driver can commit from here on."""
+        table = self._own(path, schema)
+        if not self._lock.held:
+            table.claim()
+        return table
 
     def _state_tables(self, started: Mapping[str, Any] | None) -> dict[str, str]:
         """Which state history each stage writes; :func:`absflow.protocol.recovery.table_of`."""
@@ -268,6 +297,14 @@ def _rows(spark: SparkSession, files: Files, path: str) -> list[dict[str, Any]]:
     if not files.names(f"{path}/_delta_log"):
         return []
     return list(tables.read(spark, path).toArrow().to_pylist())
+
+
+def _details(rows: Sequence[Mapping[str, Any]], attempt: int, kind: str) -> dict[str, Any] | None:
+    """What an earlier driver wrote about an attempt."""
+    for row in rows:
+        if row["attempt"] == attempt and row["kind"] == kind:
+            return dict(json.loads(row["details"]))
+    return None
 
 
 def _now_ms() -> int:
