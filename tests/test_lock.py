@@ -113,6 +113,18 @@ def test_a_killed_holder_holds_nothing(tmp_path, start, monkeypatch) -> None:
     hold(f"file:{tmp_path}", nothing).release()
 
 
+def test_a_child_does_not_keep_what_its_parent_let_go_of(tmp_path, monkeypatch) -> None:
+    """A forked one has the lock file open too, and may live on."""
+    held = hold(f"file:{tmp_path}", nothing)
+    with subprocess.Popen(["sleep", "600"], pass_fds=[held._file]) as child:
+        try:
+            held.release()
+            monkeypatch.setattr(lock, "TAKEOVER_WAIT_S", 0.0)
+            hold(f"file:{tmp_path}", nothing).release()
+        finally:
+            child.kill()
+
+
 def test_a_note_of_a_dead_driver_asks_for_nothing(tmp_path) -> None:
     """It was killed while it waited; who has the lock now is not to stop for it."""
     (tmp_path / "driver.takeover").write_text("pid 1 on nowhere")

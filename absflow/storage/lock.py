@@ -12,8 +12,9 @@ The handshake, when a newer driver finds the lock held:
 3. the newer has the lock, removes the note, and only then reads what it goes by, and claims.
 
 A holder that does not let go in time (it hangs, or is stopped) has done nothing wrong: the newer
-withdraws its note and is refused. Of several that wait, each puts the note again when it is gone,
-so one runs in the end. A note whose writer was killed is removed by the next that gets the lock.
+withdraws its note and is refused. (A holder that was just about to stop then ends too: start
+again.) Of several that wait, each puts the note again when it is gone, so one runs in the end. A
+note whose writer was killed is removed by the next that gets the lock.
 
 What the lock does not close: the moment that a JVM needs to notice that its Python process was
 killed, and file systems that keep ``flock`` to one machine but are mounted on several.
@@ -59,6 +60,7 @@ class RootLock:
     def release(self) -> None:
         """Let go; nothing happens if there is nothing to let go of."""
         if self._file is not None:
+            fcntl.flock(self._file, fcntl.LOCK_UN)  # a child that was forked has the file open too
             os.close(self._file)
             self._file = None
 
