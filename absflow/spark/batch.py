@@ -197,10 +197,9 @@ class StageBatches:
     def _write_channel(self, pages: DataFrame, batch_id: int) -> None:
         assert self._channel is not None
         note = {"rows": "rows", "stage": self._spec.name, "batch": batch_id}
+        rows = self._rows(pages, batch_id)
         self._fence.check()
-        tables.append(
-            self._rows(pages, batch_id), self._channel, self._channel_app, 2 * batch_id, note
-        )
+        tables.append(rows, self._channel, self._channel_app, 2 * batch_id, note)
 
     def _rows(self, pages: DataFrame, batch_id: int | None) -> DataFrame:
         output = self._spec.output
@@ -222,10 +221,9 @@ class StageBatches:
 
     def _write_sink(self, pages: DataFrame, name: str, batch_id: int, epoch: int) -> None:
         made = SinkWrite(self._job, self._spec.name, name, self._attempt, batch_id, epoch)
+        rows = self._rows(pages.where(F.col("checkpoint_id") == epoch), None)
         self._fence.check()
-        self._sinks[name].write(
-            self._rows(pages.where(F.col("checkpoint_id") == epoch), None), made
-        )
+        self._sinks[name].write(rows, made)
 
     # -- replay -------------------------------------------------------------------------------
 

@@ -104,8 +104,9 @@ class SnapshotAppender:
     def _append(self, checkpoint_id: int, staged: str) -> None:
         pages = self._spark.read.schema(from_arrow_schema(PAGE_SCHEMA)).parquet(staged)
         note = {"stage": self._spec.name, "set": checkpoint_id}
+        rows = _typed(pages, self._spec)
         self._fence.check()
-        tables.append(_typed(pages, self._spec), self._table, self._app_id, checkpoint_id, note)
+        tables.append(rows, self._table, self._app_id, checkpoint_id, note)
         if not (self._log.find(self._app_id, checkpoint_id) or self._is_there(checkpoint_id)):
             raise StorageError(
                 f"snapshot {checkpoint_id} of stage {self._spec.name!r} is not in the log of "
