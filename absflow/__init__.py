@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from absflow.errors import (
     AbsflowError,
+    FencedError,
     GraphError,
     JobFailedError,
     NotFoundError,
@@ -36,6 +37,7 @@ __all__ = [
     "AbsflowError",
     "Context",
     "DeltaSink",
+    "FencedError",
     "ForeachBatchSink",
     "GraphError",
     "History",

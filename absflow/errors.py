@@ -14,6 +14,7 @@
     ├── SavepointFailedError             a savepoint that was asked for did not complete
     ├── ReplayMismatchError              a replayed batch is not what was committed before
     └── JobFailedError                   the job gave up; the cause is chained
+        └── FencedError                  a newer driver of the job took over
 
 A message says what was seen, what was expected, and what to do.
 """
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 __all__ = [
     "AbsflowError",
+    "FencedError",
     "GraphError",
     "JobFailedError",
     "NotFoundError",
@@ -82,3 +84,7 @@ class ReplayMismatchError(AbsflowError):
 
 class JobFailedError(AbsflowError):
     """The job stopped by itself; ``__cause__`` holds what made it give up."""
+
+
+class FencedError(JobFailedError):
+    """You started the job again while it ran; the newer driver goes on, this one has stopped."""

@@ -166,7 +166,7 @@ class Job:
             GraphError: the graph cannot run, or is not the one that the stored state belongs to.
             RestoreError: the checkpoint of ``spark.absflow.restore.from`` cannot be restored.
             NotFoundError: there is no such checkpoint.
-            StorageError: the storage root cannot be used.
+            StorageError: the storage root cannot be used, or another driver does not let go of it.
             SystemExit: ``spark.absflow.restore.plan`` is set, and the plan is written; 1 if it has
                 problems.
         """

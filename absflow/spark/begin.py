@@ -2,6 +2,7 @@
 
 Order of the writes, and what a kill between two of them leaves behind:
 
+0. nothing is read before the lock of the storage root is held (:mod:`absflow.storage.lock`);
 1. the driver's claim: a STARTED fact opens an attempt, a DRIVER fact goes on with one;
 2. what the attempt needs: tables, state (:mod:`absflow.spark.restore`), sinks put back;
 3. its READY fact.
@@ -33,8 +34,10 @@ from absflow.spark.plan import ControlStart, JobSpec
 from absflow.spark.publisher import published_by
 from absflow.spark.restore import RestorePlan, carry_out, plan_restore
 from absflow.storage import tables
+from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
+from absflow.storage.lock import RootLock, hold
 
 __all__ = ["Begun", "begin", "plan"]
 
@@ -55,6 +58,8 @@ class Begun:
         owed: what it must do before anything else.
         owed_publications: by on-checkpoint sink, what must be published before anything else.
         newest_completed: the newest completed checkpoint on the line; 0 if there is none.
+        fence: tells this driver of a newer one.
+        lock: of the storage root; to be released once nothing of the job runs.
     """
 
     layout: Layout
@@ -68,6 +73,8 @@ class Begun:
     owed: tuple[Action, ...]
     owed_publications: Mapping[str, Sequence[Publication]]
     newest_completed: int
+    fence: Fence
+    lock: RootLock
 
 
 def plan(spark: SparkSession, job: JobSpec) -> RestorePlan | None:
@@ -89,14 +96,28 @@ def begin(spark: SparkSession, job: JobSpec) -> Begun:
     """Prepare the attempt that this start asks for; everything is checked before it is written.
 
     Raises:
-        StorageError: the storage root cannot be used.
+        StorageError: the storage root cannot be used, or another driver does not let go of it.
         GraphError: the graph is not the one that its state belongs to, or a sink's table is
             another one.
         RestoreError: the checkpoint cannot be restored as asked.
+        FencedError: a newer driver started meanwhile.
     """
     files = Files(spark)
     files.check_writable(job.settings.storage_path)
     layout = Layout(files.qualified(job.settings.storage_path))
+    lock = hold(layout.root, lambda: _decide(spark, files, job, layout))
+    try:
+        decided = _decide(spark, files, job, layout)
+        return _Beginning(spark, files, job, layout, lock, *decided).begin()
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _decide(
+    spark: SparkSession, files: Files, job: JobSpec, layout: Layout
+) -> tuple[Sequence[Mapping[str, Any]], recovery.Start, RestorePlan | None]:
+    """The rows of ``attempts``, and what to start by them; changes nothing, refuses what it can."""
     rows = _rows(spark, files, layout.attempts)
     start = recovery.decide(recovery.attempts_of(rows), _wish(files, job.settings))
     planned: RestorePlan | None = None
@@ -107,7 +128,10 @@ def begin(spark: SparkSession, job: JobSpec) -> Begun:
                 f"checkpoint {planned.origin} cannot be restored, and nothing was changed: "
                 + "; ".join(planned.problems)
             )
-    return _Beginning(spark, files, job, layout, rows, start, planned).begin()
+    started = _details(rows, start.attempt, "STARTED")
+    if started is not None:
+        check_unchanged(job.graph, started)
+    return rows, start, planned
 
 
 class _Beginning:
@@ -119,6 +143,7 @@ class _Beginning:
         files: Files,
         job: JobSpec,
         layout: Layout,
+        lock: RootLock,
         rows: Sequence[Mapping[str, Any]],
         start: recovery.Start,
         planned: RestorePlan | None,
@@ -132,13 +157,13 @@ class _Beginning:
         self._planned = planned
         self._attempt = start.attempt
         self._incarnation = max((row["incarnation"] for row in rows), default=0) + 1
+        self._lock = lock
+        self._fence = Fence(files.exists, files.read, layout.attempts, self._incarnation, lock)
         self._fingerprint = fingerprint(job.graph)
 
     def begin(self) -> Begun:
         """Claim, prepare, say READY."""
-        started = self._details("STARTED")
-        if started is not None:
-            check_unchanged(self._job.graph, started)
+        started = _details(self._rows, self._attempt, "STARTED")
         state_tables = self._state_tables(started)
         # A sink that cannot be used is refused before the claim: an attempt that was claimed and
         # never got ready rewinds the job, for the next start makes the same restore again.
@@ -157,14 +182,14 @@ class _Beginning:
             attempts.append({**self._fact("STARTED", described), "restored_from": source})
         self._create_tables(state_tables)
         written = Tables(
-            barriers=self._own(self._layout.barriers, tables.BARRIERS),
-            overtakes=self._own(self._layout.overtakes, tables.OVERTAKES),
-            checkpoints=self._own(self._layout.checkpoints, tables.CHECKPOINTS),
+            barriers=self._claimed(self._layout.barriers, tables.BARRIERS),
+            overtakes=self._claimed(self._layout.overtakes, tables.OVERTAKES),
+            checkpoints=self._claimed(self._layout.checkpoints, tables.CHECKPOINTS),
             attempt=self._attempt,
             incarnation=self._incarnation,
             fingerprint=self._fingerprint,
         )
-        ready = self._details("READY")
+        ready = _details(self._rows, self._attempt, "READY")
         if ready is None:
             ready = self._prepare()
             attempts.append(self._fact("READY", ready))
@@ -184,6 +209,8 @@ class _Beginning:
             owed=owed,
             owed_publications=self._owed_publications(ready, written.completed()),
             newest_completed=state.completed_id or (origin.checkpoint_id if origin else 0),
+            fence=self._fence,
+            lock=self._lock,
         )
 
     def _owed_publications(
@@ -243,13 +270,6 @@ class _Beginning:
         known = recovery.attempts_of(self._rows)
         return next((a.origin for a in known if a.attempt == self._attempt), None)
 
-    def _details(self, kind: str) -> dict[str, Any] | None:
-        """What an earlier driver wrote about this attempt."""
-        for row in self._rows:
-            if row["attempt"] == self._attempt and row["kind"] == kind:
-                return dict(json.loads(row["details"]))
-        return None
-
     def _fact(self, kind: str, details: Mapping[str, Any] | None = None) -> dict[str, Any]:
         return {
             "attempt": self._attempt,
@@ -262,7 +282,16 @@ class _Beginning:
 
     def _own(self, path: str, schema: pa.Schema) -> tables.DriverTable:
         driver = f"{self._job.graph.job}/driver"
-        return tables.DriverTable(self._spark, self._files, path, schema, driver, self._incarnation)
+        return tables.DriverTable(
+            self._spark, self._files, path, schema, driver, self._incarnation, self._fence
+        )
+
+    def _claimed(self, path: str, schema: pa.Schema) -> tables.DriverTable:
+        """A table in which no older driver can commit from here on."""
+        table = self._own(path, schema)
+        if not self._lock.held:
+            table.claim()
+        return table
 
     def _state_tables(self, started: Mapping[str, Any] | None) -> dict[str, str]:
         """Which state history each stage writes; :func:`absflow.protocol.recovery.table_of`."""
@@ -317,6 +346,14 @@ def _rows(spark: SparkSession, files: Files, path: str) -> list[dict[str, Any]]:
     if not files.names(f"{path}/_delta_log"):
         return []
     return list(tables.read(spark, path).toArrow().to_pylist())
+
+
+def _details(rows: Sequence[Mapping[str, Any]], attempt: int, kind: str) -> dict[str, Any] | None:
+    """What an earlier driver wrote about an attempt."""
+    for row in rows:
+        if row["attempt"] == attempt and row["kind"] == kind:
+            return dict(json.loads(row["details"]))
+    return None
 
 
 def _now_ms() -> int:

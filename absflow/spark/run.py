@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from absflow.columnar.pages import PageKind
 from absflow.columnar.stage import StageSpec
-from absflow.errors import AbsflowError, JobFailedError, SettingsError
+from absflow.errors import FencedError, JobFailedError, SettingsError, StorageError
 from absflow.graph import fingerprint
 from absflow.protocol.messages import (
     Event,
@@ -45,6 +45,7 @@ from absflow.storage.files import Files
 __all__ = ["Progress", "Run", "StageProgress"]
 
 _LOG = logging.getLogger(__name__)
+_LOOK_EVERY_MS = 500
 
 
 _Told = Event | BatchDone | QueryDied | PublicationFailed | Request
@@ -97,7 +98,7 @@ class Run:
         """Check and prepare everything; nothing of the job runs yet.
 
         Raises:
-            StorageError: the storage root cannot be used.
+            StorageError: the storage root cannot be used, or another driver does not let go of it.
             GraphError: the graph is not the one that its state belongs to, or a sink's table is
                 another one.
             RestoreError: the checkpoint cannot be restored as asked.
@@ -107,7 +108,7 @@ class Run:
         self._graph = job.graph
         self._settings = job.settings
         self._files = Files(spark)
-        self._events: queue.Queue[_Told] = queue.Queue()
+        self._events: queue.SimpleQueue[_Told] = queue.SimpleQueue()
         self._done = threading.Event()
         self._failure: BaseException | None = None
         self._begun = begin(spark, job)
@@ -120,6 +121,7 @@ class Run:
         self._unflushed: dict[str, int] = {}
         self._stages: dict[str, _StageQuery] = {}
         self._by_run: dict[str, _StageQuery] = {}
+        self._looked_ms = 0
         self._listener = QueryListener(self._events.put)
         self._thread = threading.Thread(
             target=self._watch, name=f"absflow-{self._graph.job}", daemon=True
@@ -158,6 +160,7 @@ class Run:
 
         Raises:
             JobFailedError: it gave up; ``__cause__`` says why.
+            FencedError: a newer driver of the job took over.
         """
         if not self._done.wait(timeout):
             return False
@@ -221,27 +224,29 @@ class Run:
 
     def start(self) -> None:
         """Start the queries and the thread; called once, by the job."""
-        self._coordinator.begin(self._begun.owed)
         self._spark.streams.addListener(self._listener)
         self._publisher = self._start_publisher()
         self._coordinator.on_completed = self._publisher.submit
-        for name, spec in self._graph.stages.items():
-            appender = SnapshotAppender(
-                self._spark,
-                self._graph.job,
-                spec,
-                self._layout,
-                self._begun.state_tables[name],
-                self._attempt,
-                self._files,
-                self._events.put,
-            )
-            self._stages[name] = _StageQuery(spec, appender)
         try:
+            self._coordinator.begin(self._begun.owed)
+            for name, spec in self._graph.stages.items():
+                appender = SnapshotAppender(
+                    self._spark,
+                    self._graph.job,
+                    spec,
+                    self._layout,
+                    self._begun.state_tables[name],
+                    self._attempt,
+                    self._files,
+                    self._begun.fence,
+                    self._events.put,
+                )
+                self._stages[name] = _StageQuery(spec, appender)
             for stage in self._stages.values():
                 self._start_query(stage)
         except BaseException:
             self._stop_queries()
+            self._begun.lock.release()
             raise
         self._thread.start()
         if self._settings.savepoint_on_sigterm:
@@ -255,7 +260,7 @@ class Run:
             )
 
         def stop(signum: int, frame: object) -> None:
-            # Not in the handler: it would wait for threads that may wait for this one.
+            # It only puts into a queue that allows that in a handler; the job's thread does it.
             _LOG.warning("SIGTERM: stopping job %s with a savepoint", self._graph.job)
             self._ask(stop=True)
 
@@ -270,8 +275,6 @@ class Run:
                 stop = self._turn()
             self._savepoints.poll(_now_ms())  # who asks now is refused
             self._failure = self._coordinator.failure
-        except AbsflowError as error:
-            self._failure = error if isinstance(error, JobFailedError) else _failed(error)
         except BaseException as error:
             self._failure = _failed(error)
         finally:
@@ -284,6 +287,7 @@ class Run:
             event = self._events.get(timeout=self._coordinator.wait_ms() / 1000)
         except queue.Empty:
             event = None
+        self._look_for_newer(event)
         if isinstance(event, BatchDone):
             self._batch_done(event)
         elif isinstance(event, QueryDied):
@@ -304,6 +308,16 @@ class Run:
             if stage.restart_at_ms is not None and now >= stage.restart_at_ms:
                 self._start_query(stage)
         return self._coordinator.handle(Tick(now)) or stop
+
+    def _look_for_newer(self, event: _Told | None) -> None:
+        """Whether this driver must stop; a query that died may have done so because of that."""
+        now = _now_ms()
+        if isinstance(event, QueryDied) or now - self._looked_ms >= _LOOK_EVERY_MS:
+            self._looked_ms = now
+            try:
+                self._begun.fence.check()
+            except StorageError:  # the next look may do better, and each write looks for itself
+                _LOG.warning("could not look for a newer driver", exc_info=True)
 
     def _batch_done(self, event: BatchDone) -> None:
         stage = self._by_run.get(event.run_id)
@@ -365,6 +379,7 @@ class Run:
             appender=stage.appender,
             drain=self._savepoints.drain,
             max_held_bytes=self._settings.alignment_max_held_bytes,
+            fence=self._begun.fence,
             tell=self._events.put,
         )
         stage.restart_at_ms = None
@@ -398,6 +413,7 @@ class Run:
             self._begun.owed_publications,
             self._begun.newest_completed,
             self._restart_policy(),
+            self._begun.fence,
             self._events.put,
         )
 
@@ -416,16 +432,11 @@ class Run:
             self._stop_queries()
             if self._savepoints.drained:
                 self._count_unflushed(self._savepoints.drained)
-            kind = "FAILED" if self._failure else "ENDED"
-            self._begun.attempts.append(
-                {
-                    "attempt": self._attempt,
-                    "incarnation": self._begun.incarnation,
-                    "kind": kind,
-                    "at": tables.timestamp(_now_ms()),
-                    "fingerprint": fingerprint(self._graph),
-                }
-            )
+            try:
+                if not isinstance(self._failure, FencedError):
+                    self._say_end("FAILED" if self._failure else "ENDED")
+            finally:  # but not if a query may still run: then the lock goes with the process
+                self._begun.lock.release()
         except Exception as error:
             _LOG.exception("while the job was being stopped")
             self._failure = self._failure or _failed(error)
@@ -444,6 +455,17 @@ class Run:
         if left:
             _LOG.warning("not flushed before savepoint %d: %s", savepoint, left)
 
+    def _say_end(self, kind: str) -> None:
+        self._begun.attempts.append(
+            {
+                "attempt": self._attempt,
+                "incarnation": self._begun.incarnation,
+                "kind": kind,
+                "at": tables.timestamp(_now_ms()),
+                "fingerprint": fingerprint(self._graph),
+            }
+        )
+
     def _stop_queries(self) -> None:
         self._by_run.clear()
         self._savepoints.drain.stop()
@@ -458,6 +480,8 @@ class Run:
 
 
 def _failed(error: BaseException) -> JobFailedError:
+    if isinstance(error, JobFailedError):
+        return error
     failure = JobFailedError(f"the job stopped: {error}")
     failure.__cause__ = error
     return failure
