@@ -101,21 +101,21 @@ class SinkRestore:
         place: where its rows lie; "" if that is not known.
         now: its version; None if it has none.
         then: the version it goes back to; None if it stays as it is.
-        published: the newest checkpoint published to it then, as far as it can be told.
-        new: the job has not written to it before.
         undone: the job's own commits since, in words.
         problems: what forbids it, in words.
         note: what else to know, in words.
+        published: the newest checkpoint published to it then, as far as it can be told.
+        new: the job has not written to it before.
     """
 
     place: str
     now: int | None = None
     then: int | None = None
-    published: int | None = None
-    new: bool = False
     undone: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     note: str = ""
+    published: int | None = None
+    new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +273,7 @@ def put_back(place: str, commits: Iterable[Commit], cut: SinkCut) -> SinkRestore
             "and give the job a new sink",
         )
     note = f"not this job's, and stays: {'; '.join(staying[::-1])}" if staying else ""
-    return SinkRestore(
-        place, now, then, published, undone=tuple(undone[::-1]), problems=problems, note=note
-    )
+    return SinkRestore(place, now, then, tuple(undone[::-1]), problems, note, published)
 
 
 def _unknown(place: str, version: int, cut: SinkCut) -> str:
