@@ -20,7 +20,7 @@ from reading import assert_same_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-FILES = 8
+FILES = 5
 HERE = Path(__file__).parent
 SCRIPT = str(HERE / "chain.py")
 
@@ -48,7 +48,7 @@ def absflow(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def files(root: Path) -> dict[str, tuple[int, int]]:
     """Every file of the job and its sink, with size and time of its last change."""
     found = [p for part in ("job", "sink") for p in (root / part).rglob("*")]
-    assert len(found) > 100
+    assert len(found) > 50
     return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in found}
 
 
@@ -108,7 +108,9 @@ def test_the_plan_says_what_would_be_done(root: Path, first: int, plan: dict[str
     (sink,) = plan["sinks"]
     assert sink["version_now"] == DeltaTable(str(root / "sink")).version()
     assert 0 <= sink["version_then"] < sink["version_now"]
-    assert len(sink["undone"]) == sink["version_now"] - sink["version_then"]
+    # Commits of batches without rows are none to undo.
+    assert 1 <= len(sink["undone"]) <= sink["version_now"] - sink["version_then"]
+    assert sink["undone"][0].startswith(f"version {sink['version_then'] + 1} (WRITE, ")
 
 
 def test_a_checkpoint_that_is_not_there_is_a_problem(root: Path, plan: dict[str, Any]) -> None:
