@@ -253,7 +253,9 @@ def put_back(place: str, commits: Iterable[Commit], cut: SinkCut) -> SinkRestore
         own = commit.note if commit.note.get("job") == cut.job else {}
         epoch = own.get("epoch") if own.get("attempt") == cut.attempt else None
         published = own.get("published")
-        holds = published if epoch is None else epoch
+        # A table put back by an earlier restore holds no more than the version it was put back to,
+        # which is further back in this log, and may hold less than the cut.
+        holds = published if epoch is None and "restored_from" not in own else epoch
         if version == cut.begun or (holds is not None and holds <= cut.checkpoint_id):
             break
         told = f"version {version} ({commit.operation}, {commit.at:%Y-%m-%d %H:%M:%S} UTC)"

@@ -242,8 +242,9 @@ class _Beginning:
         for name in self._on_checkpoint():
             before = self._planned.sinks[name]
             noted = published_by(self._files, self._layout, self._planned.began_in, name)
-            known = before.published if before.published is not None else noted
-            held[name] = upto if known is None or before.new else min(known, upto)
+            known = (before.published, noted, self._planned.published.get(name))
+            last = next((n for n in known if n is not None), upto)
+            held[name] = upto if before.new else min(last, upto)
         return held
 
     def _on_checkpoint(self) -> list[str]:

@@ -62,6 +62,7 @@ class RestorePlan:
         tables: name of the state history of each stage in the checkpoint.
         keys: its key columns there.
         began_in: the attempt that took the checkpoint.
+        published: what each on-checkpoint sink held when that attempt began.
         differences: between the graph of then and the one of now.
         problems: why it cannot be done; empty if it can.
     """
@@ -76,6 +77,7 @@ class RestorePlan:
     tables: Mapping[str, str]
     keys: Mapping[str, Sequence[str]]
     began_in: int
+    published: Mapping[str, int]
     differences: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
@@ -189,6 +191,7 @@ def plan_restore(
         tables={name: described["table"] for name, described in taken.described.items()},
         keys={n: [k for k, _ in described["key"]] for n, described in taken.described.items()},
         began_in=taken.attempt,
+        published=taken.ready["published"],
         differences=matched.differences,
         problems=tuple(problems),
     )
