@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -13,7 +16,7 @@ from pyspark.sql.types import StructType, _parse_datatype_string
 
 from absflow.columnar.process import Frames, Process
 from absflow.columnar.restore import Migration
-from absflow.errors import GraphError
+from absflow.errors import AbsflowError, GraphError
 from absflow.graph import SinkNode, SourceNode, StageNode, Upgrade, check
 from absflow.settings import PREFIX, Settings
 from absflow.sinks import Sink
@@ -164,8 +167,12 @@ class Job:
             GraphError: the graph cannot run, or is not the one that the stored state belongs to.
             RestoreError: the checkpoint of ``spark.absflow.restore.from`` cannot be restored.
             NotFoundError: there is no such checkpoint.
-            StorageError: the storage root cannot be used.
+            StorageError: the storage root cannot be used, or another driver does not let go of it.
+            SystemExit: ``spark.absflow.restore.plan`` is set, and the plan is written; 1 if it has
+                problems.
         """
+        if plan_file := self._settings().restore_plan:
+            raise SystemExit(self._write_plan(Path(plan_file)))
         run = Run(self._spark, self._checked())
         run.start()
         return run
@@ -210,9 +217,24 @@ class Job:
         """
         return write_savepoint(self._spark, self._checked(), states, base)
 
-    def _checked(self) -> JobSpec:
+    def _write_plan(self, file: Path) -> int:
+        """Write the document of the plan; the program's exit code."""
+        document: dict[str, Any] = {"restores": False, "problems": []}
+        try:
+            planned = self.plan_restore()
+        except AbsflowError as error:
+            document["problems"] = [str(error)]
+        else:
+            document = planned.document() if planned else document
+        file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        return 1 if document["problems"] else 0
+
+    def _settings(self) -> Settings:
         conf = self._spark.conf.getAll
-        settings = Settings.from_conf({k: v for k, v in conf.items() if k.startswith(PREFIX)})
+        return Settings.from_conf({k: v for k, v in conf.items() if k.startswith(PREFIX)})
+
+    def _checked(self) -> JobSpec:
+        settings = self._settings()
         graph = check(self._name, self._sources, self._stages, self._sinks, settings.key_groups)
         return JobSpec(graph, settings, self._frames, self._targets)
 

@@ -36,7 +36,7 @@ from absflow.protocol.recovery import Origin, Restore, StageFit
 from absflow.sinks import SinkCut, SinkRestore
 from absflow.spark.driver import manifest_of
 from absflow.spark.plan import ALIGNMENT_PROPERTY, JobSpec, restored_pages, source_index
-from absflow.spark.positions import SourceLogs
+from absflow.spark.positions import SourceLogs, unreadable
 from absflow.storage import select, tables
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
@@ -67,6 +67,7 @@ class RestorePlan:
         began_in: the attempt that took the checkpoint; 0 if it was written from nothing.
         cut: the checkpoint that positions and sinks are of: another one if it was written by hand,
             0 if it was written from nothing.
+        published: what each on-checkpoint sink held when that attempt began.
         differences: between the graph of then and the one of now.
         problems: why it cannot be done; empty if it can.
     """
@@ -82,6 +83,7 @@ class RestorePlan:
     keys: Mapping[str, Sequence[str]]
     began_in: int
     cut: int
+    published: Mapping[str, int]
     differences: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
@@ -89,6 +91,52 @@ class RestorePlan:
     def full(self) -> bool:
         """Whether the next checkpoint must be a full one: it has no sets here to build upon."""
         return self.fork or any(stage.changed for stage in self.stages)
+
+    def document(self) -> dict[str, Any]:
+        """The plan as JSON has it; ``absflow restore --plan --json`` prints it.
+
+        ``restores`` is true: a start restores, or would if there were no ``problems``; a start that
+        would not has these two alone. The stages come in topological order; ``source`` and
+        ``table`` are null for one that begins empty. A source that is not in ``positions`` begins
+        where its options say. ``version_then`` is null for a sink that stays as it is.
+        """
+        histories = Layout(self.origin.root)
+        return {
+            "restores": True,
+            "origin": {"root": self.origin.root, "checkpoint_id": self.origin.checkpoint_id},
+            "taken_in_attempt": self.began_in,
+            "attempt": self.attempt,
+            "fork": self.fork,
+            "next_checkpoint_full": self.full,
+            "stages": [
+                {
+                    "stage": fit.stage,
+                    "source": fit.source,
+                    "keys": fit.keys,
+                    "lineage": list(fit.lineage),
+                    "table": fit.source and histories.state(self.tables[fit.source]),
+                    "key_groups_then": fit.key_groups[0],
+                    "key_groups_now": fit.key_groups[1],
+                    "changed": fit.changed,
+                    "migrate": fit.migrate,
+                }
+                for fit in self.stages
+            ],
+            "positions": dict(self.positions),
+            "sinks": [
+                {
+                    "sink": name,
+                    "place": sink.place,
+                    "version_now": sink.now,
+                    "version_then": sink.then,
+                    "undone": list(sink.undone),
+                    "note": sink.note,
+                }
+                for name, sink in self.sinks.items()
+            ],
+            "differences": list(self.differences),
+            "problems": list(self.problems),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +150,7 @@ class Taken:
         cut: the checkpoint that positions and sinks are of; 0 if it was written from nothing.
         described: its stages.
         sinks: place and version, when that attempt began, of each of its sinks.
+        published: what each on-checkpoint sink held then.
     """
 
     origin: Origin
@@ -110,6 +159,7 @@ class Taken:
     cut: int
     described: dict[str, Any]
     sinks: dict[str, Any]
+    published: dict[str, int]
 
 
 def plan_restore(
@@ -140,22 +190,27 @@ def plan_restore(
     sinks = {name: _plan_sink(spark, job, name, taken, fork) for name in job.sinks}
     problems = [*matched.problems, *(p for sink in sinks.values() for p in sink.problems)]
     problems += [] if fork else _shared(sinks)
+    source_logs = {
+        source: Layout(taken.origin.root).source_log(stage.report.stage, source, taken.attempt)
+        for stage in taken.manifest.stages
+        for source in stage.report.positions
+    }
+    for source, position in matched.positions.items():
+        gone = unreadable(spark, files, job.frames[source], position, source_logs[source])
+        problems += [f"source {source!r} cannot go on at {position}: {what}" for what in gone]
     return RestorePlan(
         origin=taken.origin,
         attempt=start.attempt,
         fork=fork,
         stages=matched.stages,
         positions=matched.positions,
-        source_logs={
-            source: Layout(taken.origin.root).source_log(stage.report.stage, source, taken.attempt)
-            for stage in taken.manifest.stages
-            for source in stage.report.positions
-        },
+        source_logs=source_logs,
         sinks=sinks,
         tables={name: described["table"] for name, described in taken.described.items()},
         keys={n: [k for k, _ in described["key"]] for n, described in taken.described.items()},
         began_in=taken.attempt,
         cut=taken.cut,
+        published=taken.published,
         differences=matched.differences,
         problems=tuple(problems),
     )
@@ -208,6 +263,7 @@ def find(spark: SparkSession, files: Files, root: str, checkpoint_id: int | None
         cut_of(checkpoint_id, written),
         details[WRITTEN if checkpoint_id in written else "STARTED"],
         details["READY"]["sinks"],
+        details["READY"]["published"],
     )
 
 

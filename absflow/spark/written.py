@@ -37,8 +37,10 @@ from absflow.spark.plan import JobSpec
 from absflow.spark.restore import Taken, find
 from absflow.storage import tables
 from absflow.storage.delta_log import LogTail
+from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
+from absflow.storage.lock import RootLock, hold
 from absflow.storage.select import quoted
 
 __all__ = ["write_savepoint"]
@@ -69,10 +71,25 @@ def write_savepoint(
 ) -> int:
     """See :meth:`absflow.Job.write_savepoint`; everything is checked before it is written."""
     frames = {name: _conformed(job, name, frame) for name, frame in states.items()}
-    _check_stopped(spark, job)
     files = Files(spark)
     files.check_writable(job.settings.storage_path)
     layout = Layout(files.qualified(job.settings.storage_path))
+    lock = hold(layout.root, lambda: _refuse_running(job, layout))
+    try:
+        return _write(spark, files, job, layout, lock, frames, base)
+    finally:
+        lock.release()
+
+
+def _write(
+    spark: SparkSession,
+    files: Files,
+    job: JobSpec,
+    layout: Layout,
+    lock: RootLock,
+    frames: Mapping[str, DataFrame],
+    base: int | str | None,
+) -> int:
     rows = rows_of(spark, files, layout.attempts)
     taken = _base(spark, files, layout, recovery.attempts_of(rows), base)
     given: list[_Given] = []
@@ -85,7 +102,7 @@ def write_savepoint(
                 "stage that is renamed from another takes its place (renamed_from=...)"
             )
         given.append(_Given(there, spec, frame, _check_keys(spec, frame)))
-    return _Writing(spark, files, job, layout, rows, taken, given).write()
+    return _Writing(spark, files, job, layout, lock, rows, taken, given).write()
 
 
 def _conformed(job: JobSpec, stage: str, frame: DataFrame) -> DataFrame:
@@ -148,19 +165,12 @@ def _check_keys(spec: StageSpec, frame: DataFrame) -> int:
     return int(total or 0)
 
 
-def _check_stopped(spark: SparkSession, job: JobSpec) -> None:
-    """Refuse if a query of the job runs in this session.
-
-    Raises:
-        StorageError: naming it.
-    """
-    names = {f"{job.graph.job}/{stage}" for stage in job.graph.stages}
-    running = sorted(q.name for q in spark.streams.active if q.name in names)
-    if running:
-        raise StorageError(
-            f"job {job.graph.job!r} is running (query {running[0]!r}); a savepoint is written by "
-            "hand while it is not: stop it (run.stop()), and restore it from what you write"
-        )
+def _refuse_running(job: JobSpec, layout: Layout) -> None:
+    raise StorageError(
+        f"job {job.graph.job!r} is running: a driver holds the lock of {layout.root!r}, and a "
+        "savepoint is written by hand while none does. Stop the job (run.stop()) first, and restore "
+        "it from what you write"
+    )
 
 
 def _base(
@@ -217,6 +227,7 @@ class _Writing:
         files: Files,
         job: JobSpec,
         layout: Layout,
+        lock: RootLock,
         rows: list[dict[str, Any]],
         taken: Taken | None,
         given: list[_Given],
@@ -229,6 +240,8 @@ class _Writing:
         self._taken = taken
         self._given = given
         self._incarnation = max((row["incarnation"] for row in rows), default=0) + 1
+        self._lock = lock
+        self._fence = Fence(files.exists, files.read, layout.attempts, self._incarnation, lock)
         self._fingerprint = fingerprint(job.graph)
         self._described = describe(job.graph)
 
@@ -239,6 +252,9 @@ class _Writing:
         if self._taken is None:  # the first that a new root holds has all stages
             keys = {**dict.fromkeys(self._described, 0), **keys}
             forms = {**self._described, **forms}
+            for name, sink in self._job.sinks.items():
+                stage = self._job.graph.stages[self._job.graph.sinks[name].stage]
+                sink.prepare(self._spark, stage.output)
         savepoint_id = self._next_id()
         base = self._taken.described if self._taken else {}
         known = [base, *self._known()]
@@ -249,14 +265,14 @@ class _Writing:
         attempts = self._own(self._layout.attempts, tables.ATTEMPTS)
         attempts.append(self._fact(WRITTEN, handwriting.describe(base, forms, names)))
         if self._taken is None:
-            attempts.append(self._fact("READY", {"sinks": self._prepared_sinks()}))
-        barriers = self._own(self._layout.barriers, tables.BARRIERS)
+            attempts.append(self._fact("READY", self._sinks()))
+        barriers = self._claimed(self._layout.barriers, tables.BARRIERS)
         now_ms = _now_ms()
         barriers.append(_trigger(savepoint_id, now_ms))
         written = Tables(
             barriers=barriers,
-            overtakes=self._own(self._layout.overtakes, tables.OVERTAKES),
-            checkpoints=self._own(self._layout.checkpoints, tables.CHECKPOINTS),
+            overtakes=self._claimed(self._layout.overtakes, tables.OVERTAKES),
+            checkpoints=self._claimed(self._layout.checkpoints, tables.CHECKPOINTS),
             attempt=self._taken.attempt if self._taken else NO_ATTEMPT,
             incarnation=self._incarnation,
             fingerprint=self._fingerprint,
@@ -298,16 +314,26 @@ class _Writing:
             "details": json.dumps(details),
         }
 
-    def _prepared_sinks(self) -> dict[str, tuple[str, int | None]]:
+    def _sinks(self) -> dict[str, Any]:
         """Where each sink stands before the job writes to it; every restore puts it back there."""
-        graph = self._job.graph
-        for name, sink in self._job.sinks.items():
-            sink.prepare(self._spark, graph.stages[graph.sinks[name].stage].output)
-        return {name: sink.position(self._spark) for name, sink in self._job.sinks.items()}
+        nodes = self._job.graph.sinks
+        return {
+            "sinks": {n: sink.position(self._spark) for n, sink in self._job.sinks.items()},
+            "published": {name: 0 for name, node in nodes.items() if node.on_checkpoint},
+        }
 
     def _own(self, path: str, schema: pa.Schema) -> tables.DriverTable:
         driver = f"{self._job.graph.job}/driver"
-        return tables.DriverTable(self._spark, self._files, path, schema, driver, self._incarnation)
+        return tables.DriverTable(
+            self._spark, self._files, path, schema, driver, self._incarnation, self._fence
+        )
+
+    def _claimed(self, path: str, schema: pa.Schema) -> tables.DriverTable:
+        """A table in which no older driver can commit from here on."""
+        table = self._own(path, schema)
+        if not self._lock.held:
+            table.claim()
+        return table
 
     def _append(self, given: _Given, path: str, savepoint_id: int) -> None:
         """Write the state of a stage as one set, and see it in the log.

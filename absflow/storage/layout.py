@@ -33,6 +33,11 @@ class Layout:
         """Table: terminal facts."""
         return f"{self.root}/checkpoints"
 
+    @property
+    def requests(self) -> str:
+        """Table: wishes from outside, written by the command line."""
+        return f"{self.root}/requests"
+
     def state(self, table: str) -> str:
         """Table: a state history; ``table`` is the stage's name, until its columns change."""
         return f"{self.root}/state/{table}"

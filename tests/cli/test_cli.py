@@ -93,6 +93,7 @@ def by_key(rows):
         ("history", "--help"),
         ("show", "--help"),
         ("state", "--help"),
+        ("restore", "--help"),
     ],
     ids=" ".join,
 )

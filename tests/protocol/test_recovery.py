@@ -565,6 +565,7 @@ def test_two_stages_can_change_names():
     )
     assert told.problems == ()
     assert [(s.stage, s.source) for s in told.stages] == [("left", "right"), ("right", "left")]
+    assert all(s.changed for s in told.stages)  # or each would write on in the other's table
 
 
 def test_a_checkpoint_of_after_the_renaming_fits_as_well():
