@@ -89,20 +89,19 @@ def compose(
         keys: how many keys each stage has whose state is given, by its name in the savepoint.
     """
     stages = {s.report.stage: s for s in base.stages} if base else {}
-    given = {}
     for name, count in keys.items():
-        before = stages.pop(name, None)
+        before = stages.get(name)
         report = StageReport(name, savepoint_id, 0, rows_changed=count, keys_total=count)
         if before is not None:
             report = replace(
                 report, batch_id=before.report.batch_id, positions=before.report.positions
             )
-        given[name] = StageManifest(report, (savepoint_id,) if count else ())
+        stages[name] = StageManifest(report, (savepoint_id,) if count else ())
     return Manifest(
         savepoint_id,
         0,
         now_ms,
-        (*stages.values(), *given.values()),
+        tuple(stages.values()),
         Kind.SAVEPOINT,
         derived_from=base.checkpoint_id if base else 0,
     )

@@ -20,6 +20,7 @@ def test_what_is_not_given_is_kept_as_it_was():
     """The report is of the base, and so is the lineage: nothing is copied."""
     made = compose(6, 2000, BASE, {"a": 3})
     assert made.stage("b") is BASE.stage("b")
+    assert [s.report.stage for s in made.stages] == ["a", "b"]
     assert (made.checkpoint_id, made.base_id, made.derived_from) == (6, 0, 4)
     assert (made.kind, made.triggered_ms, made.request) == (Kind.SAVEPOINT, 2000, "")
 
