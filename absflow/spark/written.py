@@ -277,6 +277,11 @@ class _Writing:
             incarnation=self._incarnation,
             fingerprint=self._fingerprint,
         )
+        specs = {**self._job.graph.stages, **{given.name: given.spec for given in self._given}}
+        for name, table in names.items():
+            if specs[name].keys:
+                columns = tables.history_columns(specs[name].keys, specs[name].state)
+                tables.create(self._spark, self._layout.state(table), columns, ["set_id"])
         for given in self._given:
             self._append(given, self._layout.state(names[given.name]), savepoint_id)
         manifest = handwriting.compose(
@@ -341,10 +346,9 @@ class _Writing:
         Raises:
             StorageError: it is not there, or has other rows than were counted.
         """
-        columns = tables.history_columns(given.spec.keys, given.spec.state)
-        tables.create(self._spark, path, columns, ["set_id"])
         if not given.keys:
             return
+        columns = tables.history_columns(given.spec.keys, given.spec.state)
         app_id = f"{self._job.graph.job}/{given.name}/written/state"
         log = LogTail(self._files.read, path)
         note = {"stage": given.name, "set": savepoint_id}

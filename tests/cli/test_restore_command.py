@@ -145,6 +145,7 @@ def test_a_plan_says_what_it_holds():
         tables={"planes": "planes.3", "airports": "airports"},
         keys={},
         began_in=1,
+        cut=42,
         published={},
         differences=tuple(other()["differences"]),
         problems=("it cannot be",),

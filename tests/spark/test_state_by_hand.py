@@ -251,10 +251,10 @@ def test_where_no_savepoint_can_be_written(
     ]:
         with pytest.raises(error, match=message):
             write(spark, root, states, base)
+    write_source(tmp_path / "a", files=1, rows=10, seed=1)
     with pytest.raises(absflow.NotFoundError, match="is not the storage root of a job"):
         write(spark, tmp_path, {"left": given}, "latest")
 
-    write_source(tmp_path / "a", files=1, rows=10, seed=1)
     with settings(spark, conf(tmp_path)):
         job = absflow.Job("forwarding", spark)
         frame = spark.readStream.schema("id long, k string, v long").parquet(str(tmp_path / "a"))
