@@ -22,6 +22,7 @@ from absflow.errors import (
     RestoreError,
     SavepointFailedError,
     SettingsError,
+    StateError,
     StorageError,
 )
 
@@ -54,6 +55,7 @@ __all__ = [
     "SettingsError",
     "Sink",
     "SinkWrite",
+    "StateError",
     "StorageError",
     "history",
 ]

@@ -12,6 +12,7 @@
     │   └── NotFoundError (LookupError)  the thing asked for is not in the job's history
     ├── RestoreError                     a checkpoint cannot be restored as asked
     ├── SavepointFailedError             a savepoint that was asked for did not complete
+    ├── StateError (ValueError)          state given by hand cannot be that of a savepoint
     ├── ReplayMismatchError              a replayed batch is not what was committed before
     └── JobFailedError                   the job gave up; the cause is chained
         └── FencedError                  a newer driver of the job took over
@@ -34,6 +35,7 @@ __all__ = [
     "RestoreError",
     "SavepointFailedError",
     "SettingsError",
+    "StateError",
     "StorageError",
 ]
 
@@ -76,6 +78,10 @@ class RestoreError(AbsflowError):
 
 class SavepointFailedError(AbsflowError):
     """The savepoint you asked for was aborted or refused; the job goes on as before."""
+
+
+class StateError(AbsflowError, ValueError):
+    """The state that you gave cannot be written as a savepoint; nothing was written."""
 
 
 class ReplayMismatchError(AbsflowError):

@@ -59,7 +59,10 @@ def history(spark: SparkSession, root: str) -> History:
                 f"{error.getMessage()}); give the job's spark.absflow.storage.path"
             ) from error
         raise StorageError(f"could not read the tables under {root!r}: {error}") from error
-    rows = started.where("kind = 'STARTED'").orderBy("attempt").select("details").collect()
+    # What an attempt says of a stage goes before what a savepoint written by hand does.
+    described = started.where("kind IN ('STARTED', 'WRITTEN')")
+    rows = described.collect()
+    rows.sort(key=lambda row: (row.kind == "STARTED", row.attempt, row.incarnation))
     return History(spark, layout, stages_of(row.details for row in rows))
 
 

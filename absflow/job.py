@@ -25,6 +25,7 @@ from absflow.spark.plan import JobSpec, check_source
 from absflow.spark.restore import RestorePlan
 from absflow.spark.run import Run
 from absflow.spark.sources import describe_source
+from absflow.spark.written import write_savepoint
 
 __all__ = ["Job", "Node"]
 
@@ -188,6 +189,33 @@ class Job:
             NotFoundError: there is no such checkpoint.
         """
         return plan(self._spark, self._checked())
+
+    def write_savepoint(
+        self, states: Mapping[str, DataFrame], *, base: int | str | None = None
+    ) -> int:
+        """Write a savepoint whose state is that of DataFrames; the job must not be running.
+
+        Restore it as any other: ``spark.absflow.restore.from``.
+
+        Args:
+            states: by stage: one row per key, with the stage's key and state columns. Columns go by
+                name, and are widened if need be.
+            base: the checkpoint of which everything else is kept: the state of other stages, the
+                positions of the sources, the cut of the sinks; its id, or "latest". None begins a
+                new storage root: other stages are empty, sources begin where their options say.
+
+        Returns:
+            The savepoint's id.
+
+        Raises:
+            StateError: a DataFrame cannot be a stage's state; or the storage root is not new, or
+                has an unfinished restore.
+            NotFoundError: there is no such stage with state, or no such checkpoint.
+            StorageError: the job is running, or something could not be read or written.
+            SettingsError: a setting is unknown or malformed.
+            GraphError: the graph cannot run.
+        """
+        return write_savepoint(self._spark, self._checked(), states, base)
 
     def _write_plan(self, file: Path) -> int:
         """Write the document of the plan; the program's exit code."""

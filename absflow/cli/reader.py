@@ -31,6 +31,7 @@ from absflow.protocol.checkpoints import (
     StageReport,
     Status,
 )
+from absflow.protocol.handwriting import WRITTEN
 from absflow.protocol.lookup import (
     StageColumns,
     check_key,
@@ -113,9 +114,13 @@ class Reader:
             NotFoundError: no job has ever started under the root.
         """
         rows = self._read(
-            self._layout.attempts, ds.field("kind") == "STARTED", ["attempt", "details"]
+            self._layout.attempts,
+            ds.field("kind").isin(["STARTED", WRITTEN]),
+            ["attempt", "incarnation", "kind", "details"],
         )
-        return stages_of(row["details"] for row in sorted(rows, key=lambda r: r["attempt"]))
+        # What an attempt says of a stage goes before what a savepoint written by hand does.
+        rows.sort(key=lambda r: (r["kind"] == "STARTED", r["attempt"], r["incarnation"]))
+        return stages_of(row["details"] for row in rows)
 
     def checkpoints(self) -> list[CheckpointRecord]:
         """Every triggered checkpoint, by id."""

@@ -11,6 +11,11 @@ its state).
 The *line* of a job is the newest ready attempt up to now, the attempt it was restored from up to
 that checkpoint, and so on. Checkpoints beside the line were abandoned by a restore to an older one;
 they stay readable, but ``latest`` never means them.
+
+A savepoint that was *written* by hand (:mod:`absflow.protocol.handwriting`) is no moment of the
+job: it is of the attempt of the checkpoint that it was made from, but that attempt does not go on
+from it. It is on the line once an attempt was restored from it. Before that ``latest`` means it,
+until the job has completed something newer or was restored from something else.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from absflow.protocol.checkpoints import Manifest
+from absflow.protocol.handwriting import Written
 
 __all__ = [
     "Attempt",
@@ -40,6 +46,7 @@ __all__ = [
     "line",
     "parse_wish",
     "table_of",
+    "widens",
 ]
 
 # What is lost by neither a cast nor a hash; the order within a row is from narrow to wide.
@@ -76,11 +83,13 @@ class Attempt:
         attempt: its number, from 1 on.
         origin: what it was restored from; None if it began with nothing.
         ready: its READY fact is there.
+        incarnation: the driver that opened it.
     """
 
     attempt: int
     origin: Origin | None = None
     ready: bool = False
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +137,12 @@ def attempts_of(rows: Iterable[Mapping[str, Any]]) -> list[Attempt]:
     ready = {row["attempt"] for row in rows if row["kind"] == "READY"}
     started = [row for row in rows if row["kind"] == "STARTED"]
     return [
-        Attempt(row["attempt"], _origin(row["restored_from"]), row["attempt"] in ready)
+        Attempt(
+            row["attempt"],
+            _origin(row["restored_from"]),
+            row["attempt"] in ready,
+            row["incarnation"],
+        )
         for row in sorted(started, key=lambda row: int(row["attempt"]))
     ]
 
@@ -156,12 +170,14 @@ def parse_wish(text: str) -> Wish:
     return Wish(root, None if last == "latest" else int(last))
 
 
-def decide(attempts: Sequence[Attempt], wish: Wish | None) -> Start:
+def decide(attempts: Sequence[Attempt], wish: Wish | None, written: Collection[int] = ()) -> Start:
     """What a start has to do.
 
     Args:
         attempts: all attempts under the storage root.
         wish: a restore that was asked for. It is made at every start that asks for it.
+        written: savepoints there that were written by hand; only a job without any attempt is
+            begun with the newest of them unasked.
     """
     newest = max(attempts, key=lambda a: a.attempt, default=None)
     unready = tuple(a.attempt for a in attempts if not a.ready)
@@ -169,7 +185,7 @@ def decide(attempts: Sequence[Attempt], wish: Wish | None) -> Start:
     if wish is not None:
         return Restore(after, wish, unready)
     if newest is None:
-        return Begin()
+        return Restore(after, Wish(None, max(written))) if written else Begin()
     if newest.ready:
         return GoOn(newest.attempt)
     if newest.origin is None:
@@ -178,7 +194,10 @@ def decide(attempts: Sequence[Attempt], wish: Wish | None) -> Start:
 
 
 def line(
-    root: str, attempts: Iterable[Attempt], completed: Mapping[int, int]
+    root: str,
+    attempts: Iterable[Attempt],
+    completed: Mapping[int, int],
+    written: Mapping[int, Written],
 ) -> tuple[list[int], Origin | None]:
     """The checkpoints of the job as it is now, newest first, and where the line leaves this root.
 
@@ -186,25 +205,41 @@ def line(
         root: the storage root, as origins name it.
         attempts: all attempts under it.
         completed: the attempt of each completed checkpoint, by id.
+        written: those of them that were written by hand.
     """
     by_number = {a.attempt: a for a in attempts}
     at = max((a.attempt for a in by_number.values() if a.ready), default=None)
     upto: int | None = None
     ids: list[int] = []
     while at is not None:
-        mine = (n for n, attempt in completed.items() if attempt == at)
+        mine = (n for n, attempt in completed.items() if attempt == at and n not in written)
         ids += sorted((n for n in mine if upto is None or n <= upto), reverse=True)
         origin = by_number[at].origin
         if origin is None or origin.root != root:
             return ids, origin
+        upto = origin.checkpoint_id
+        while upto in written:
+            ids.append(upto)
+            upto = written[upto].base
         # The attempt of a deleted checkpoint is not known any more: the line ends there.
-        at, upto = completed.get(origin.checkpoint_id), origin.checkpoint_id
+        at = completed.get(upto)
     return ids, None
 
 
-def latest(root: str, attempts: Iterable[Attempt], completed: Mapping[int, int]) -> Origin | None:
+def latest(
+    root: str,
+    attempts: Sequence[Attempt],
+    completed: Mapping[int, int],
+    written: Mapping[int, Written],
+) -> Origin | None:
     """What ``latest`` means; None if nothing has completed. Arguments as for :func:`line`."""
-    ids, beyond = line(root, attempts, completed)
+    ids, beyond = line(root, attempts, completed, written)
+    ready = (a for a in attempts if a.ready)
+    newest = max(ready, key=lambda a: a.attempt, default=None)
+    begun = newest.incarnation if newest else 0
+    since = max((n for n, w in written.items() if w.incarnation > begun), default=0)
+    if since > max(ids, default=0):
+        return Origin(root, since)
     return Origin(root, ids[0]) if ids else beyond
 
 
@@ -350,7 +385,7 @@ class _Fitting:
                         f"{told}: state column {column!r} is new and has no default; declare one "
                         f"(defaults={{{column!r}: ...}}), or a migration"
                     )
-            elif was[column] != type_ and _widens(was[column], type_):
+            elif was[column] != type_ and widens(was[column], type_):
                 self.differences.append(
                     f"{told}: state column {column!r} is widened from {was[column]} to {type_}"
                 )
@@ -406,7 +441,8 @@ def _columns(described: Sequence[Sequence[str]]) -> str:
     return ", ".join(f"{name} {type_}" for name, type_ in described) or "none"
 
 
-def _widens(old: str, new: str) -> bool:
+def widens(old: str, new: str) -> bool:
+    """Whether the Arrow type ``new`` holds every value of ``old``, another one."""
     if any(old in row and new in row and row.index(old) < row.index(new) for row in _WIDER):
         return True
     was, is_ = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)

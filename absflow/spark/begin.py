@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from absflow.errors import GraphError, RestoreError
 from absflow.graph import check_unchanged, describe, fingerprint, topology
 from absflow.protocol import publication, recovery
+from absflow.protocol.handwriting import WRITTEN, Written, written_of
 from absflow.protocol.messages import Action, Policy
 from absflow.protocol.publication import Publication
 from absflow.protocol.recovery import Origin, Restore
@@ -39,7 +40,7 @@ from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 from absflow.storage.lock import RootLock, hold
 
-__all__ = ["Begun", "begin", "plan"]
+__all__ = ["Begun", "begin", "plan", "rows_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,8 @@ def plan(spark: SparkSession, job: JobSpec) -> RestorePlan | None:
     """
     files = Files(spark)
     layout = Layout(files.qualified(job.settings.storage_path))
-    rows = _rows(spark, files, layout.attempts)
-    start = recovery.decide(recovery.attempts_of(rows), _wish(files, job.settings))
+    rows = rows_of(spark, files, layout.attempts)
+    start = _start(spark, files, job, layout, rows)
     if not isinstance(start, Restore):
         return None
     return plan_restore(spark, files, job, layout, start)
@@ -118,8 +119,8 @@ def _decide(
     spark: SparkSession, files: Files, job: JobSpec, layout: Layout
 ) -> tuple[Sequence[Mapping[str, Any]], recovery.Start, RestorePlan | None]:
     """The rows of ``attempts``, and what to start by them; changes nothing, refuses what it can."""
-    rows = _rows(spark, files, layout.attempts)
-    start = recovery.decide(recovery.attempts_of(rows), _wish(files, job.settings))
+    rows = rows_of(spark, files, layout.attempts)
+    start = _start(spark, files, job, layout, rows)
     planned: RestorePlan | None = None
     if isinstance(start, Restore):
         planned = plan_restore(spark, files, job, layout, start)
@@ -207,14 +208,17 @@ class _Beginning:
             attempts=attempts,
             coordinator=CoordinatorDriver(written, state, _now_ms),
             owed=owed,
-            owed_publications=self._owed_publications(ready, written.completed()),
+            owed_publications=self._owed_publications(ready, *written.completed()),
             newest_completed=state.completed_id or (origin.checkpoint_id if origin else 0),
             fence=self._fence,
             lock=self._lock,
         )
 
     def _owed_publications(
-        self, ready: Mapping[str, Any], completed: Mapping[int, int]
+        self,
+        ready: Mapping[str, Any],
+        completed: Mapping[int, int],
+        written: Mapping[int, Written],
     ) -> dict[str, list[Publication]]:
         attempts = [a for a in recovery.attempts_of(self._rows) if a.attempt != self._attempt]
         attempts.append(recovery.Attempt(self._attempt, self._origin(), ready=True))
@@ -227,7 +231,8 @@ class _Beginning:
                 )
             noted = published_by(self._files, self._layout, self._attempt, name)
             last = ready["published"][name] if noted is None else noted
-            owed[name] = publication.owed(self._layout.root, attempts, completed, last)
+            root = self._layout.root
+            owed[name] = publication.owed(root, attempts, completed, written, last)
         return owed
 
     def _published(self) -> dict[str, int]:
@@ -237,7 +242,7 @@ class _Beginning:
         """
         if self._planned is None:
             return dict.fromkeys(self._on_checkpoint(), 0)
-        upto = self._planned.origin.checkpoint_id
+        upto = self._planned.cut
         held: dict[str, int] = {}
         for name in self._on_checkpoint():
             before = self._planned.sinks[name]
@@ -298,7 +303,8 @@ class _Beginning:
         """Which state history each stage writes; :func:`absflow.protocol.recovery.table_of`."""
         if started is not None:
             return {name: stage["table"] for name, stage in started.items()}
-        graphs = [json.loads(r["details"]) for r in self._rows if r["kind"] == "STARTED"]
+        kinds = {"STARTED", WRITTEN}
+        graphs = [json.loads(r["details"]) for r in self._rows if r["kind"] in kinds]
         used = {stage["table"] for graph in graphs for stage in graph.values()}
         planned = self._planned if self._planned and not self._planned.fork else None
         fits = {fit.stage: fit for fit in planned.stages} if planned else {}
@@ -333,6 +339,19 @@ class _Beginning:
         )
 
 
+def _start(
+    spark: SparkSession,
+    files: Files,
+    job: JobSpec,
+    layout: Layout,
+    rows: Sequence[Mapping[str, Any]],
+) -> recovery.Start:
+    attempts = recovery.attempts_of(rows)
+    # What was written is asked for only where it counts: reading one more table costs a start.
+    facts = [] if attempts or not rows else rows_of(spark, files, layout.checkpoints)
+    return recovery.decide(attempts, _wish(files, job.settings), written_of(facts))
+
+
 def _wish(files: Files, settings: Settings) -> recovery.Wish | None:
     """The wish, with its root qualified; None as its root if it is the job's own."""
     wish = settings.restore_from
@@ -342,8 +361,8 @@ def _wish(files: Files, settings: Settings) -> recovery.Wish | None:
     return recovery.Wish(None if root == own else root, wish.checkpoint_id)
 
 
-def _rows(spark: SparkSession, files: Files, path: str) -> list[dict[str, Any]]:
-    """The rows of ``attempts``; none if the table is not there."""
+def rows_of(spark: SparkSession, files: Files, path: str) -> list[dict[str, Any]]:
+    """The rows of a driver's table; none if it is not there."""
     if not files.names(f"{path}/_delta_log"):
         return []
     return list(tables.read(spark, path).toArrow().to_pylist())

@@ -114,6 +114,7 @@ CHECKPOINTS = pa.schema(
         ("attempt", pa.int32()),
         ("incarnation", pa.int64()),
         ("base_id", pa.int64()),
+        ("derived_from", pa.int64()),
         ("triggered_at", _TIME),
         ("ended_at", _TIME),
         ("duration_ms", pa.int64()),
