@@ -146,6 +146,7 @@ def test_a_plan_says_what_it_holds():
         keys={},
         began_in=1,
         published={},
+        cut=42,
         differences=tuple(other()["differences"]),
         problems=("it cannot be",),
     )
