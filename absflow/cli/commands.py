@@ -13,7 +13,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from absflow.cli import documents, submit, tables
+from absflow.cli import asking, documents, submit, tables
 from absflow.cli.reader import Reader
 from absflow.errors import AbsflowError, SettingsError
 from absflow.protocol.checkpoints import Status
@@ -223,6 +223,49 @@ def restore(
     else:
         _show_plan(document, [*submit.options(settings, properties_file), *program])
     click.get_current_context().exit(1 if document["problems"] else 0)
+
+
+@absflow.command()
+@click.option("--stop", is_flag=True, help="Stop the job with it.")
+@click.option(
+    "--drain",
+    is_flag=True,
+    help="With --stop: no stage goes on behind the savepoint, so that channels empty.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for it.",
+)
+@_on_storage
+def savepoint(
+    stop: bool,
+    drain: bool,
+    timeout: float,
+    storage: str | None,
+    properties_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Take a savepoint of a running job.
+
+    A savepoint is a full checkpoint that stays until you delete it. The exit code is 1 if it fails;
+    the job then goes on, with --stop, too.
+    """
+    if drain and not stop:
+        raise click.UsageError("--drain is for a stop; give --stop, too")
+    root = _root(storage, properties_file)
+    request, incarnation = asking.ask(root, stop=stop, drain=drain)
+    waiting = Console(stderr=True, markup=False, highlight=False)
+    with waiting.status(f"driver {incarnation} takes the savepoint"):
+        taken = asking.await_answer(root, request, incarnation, timeout)
+    if as_json:
+        record = Reader(root).checkpoint(taken)
+        click.echo(documents.text(documents.checkpoint(record)))
+        return
+    click.echo(f"savepoint {taken} of the job under {root}" + (", which stops" if stop else ""))
 
 
 def _show_plan(document: documents.Document, arguments: Sequence[str]) -> None:

@@ -172,6 +172,28 @@ class Reader:
         rows = _newest(changes, columns.key, lineage).select(names)
         return StateRecord(checkpoint_id, columns, rows)
 
+    @property
+    def requests(self) -> str:
+        """Where the ``requests`` table is, as deltalake takes it."""
+        return self._layout.requests
+
+    def driver(self) -> tuple[int, str]:
+        """The newest driver's incarnation, and how it has ended; "" if it has not said so.
+
+        Raises:
+            NotFoundError: no job has ever started under the root.
+        """
+        rows = self._read(self._layout.attempts, None, ["incarnation", "kind"])
+        newest = max(row["incarnation"] for row in rows)
+        ends = (r["kind"] for r in rows if r["incarnation"] == newest)
+        return newest, next((kind.lower() for kind in ends if kind in {"ENDED", "FAILED"}), "")
+
+    def answer(self, request: str) -> dict[str, Any] | None:
+        """The row of ``checkpoints`` that answers a request; None while there is none."""
+        wanted = ds.field("request") == request
+        rows = self._read(self._layout.checkpoints, wanted, [*_LIGHT, "cause"])
+        return rows[0] if rows else None
+
     def _lineage(self, stage: str, checkpoint_id: int | None) -> tuple[int, list[int]]:
         if checkpoint_id is None:
             ids = self._read(self._layout.checkpoints, _COMPLETED, ["checkpoint_id"])
@@ -199,7 +221,7 @@ class Reader:
         return self._read(self._layout.barriers, ds.field("kind") != Kind.END.value)
 
     def _read(
-        self, table: str, wanted: ds.Expression, columns: Sequence[str] | None = None
+        self, table: str, wanted: ds.Expression | None, columns: Sequence[str] | None = None
     ) -> list[dict[str, Any]]:
         dataset = self._open(table)
         with self._reading(table):

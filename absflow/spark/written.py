@@ -168,7 +168,7 @@ def _check_keys(spec: StageSpec, frame: DataFrame) -> int:
 def _refuse_running(job: JobSpec, layout: Layout) -> None:
     raise StorageError(
         f"job {job.graph.job!r} is running: a driver holds the lock of {layout.root!r}, and a "
-        "savepoint is written by hand while none does. Stop the job first (run.stop()), and "
+        "savepoint is written by hand while none does. Stop the job (run.stop()) first, and "
         "restore it from what you write"
     )
 

@@ -35,7 +35,6 @@ __all__ = [
     "CHECKPOINTS",
     "OVERTAKES",
     "REFUSED",
-    "REQUESTS",
     "DriverTable",
     "append",
     "channel_columns",
@@ -79,15 +78,6 @@ OVERTAKES = pa.schema(
         ("checkpoint_id", pa.int64()),
         ("kind", pa.string()),
         ("at", _TIME),
-    ]
-)
-REQUESTS = pa.schema(
-    [
-        ("request", pa.string()),
-        ("incarnation", pa.int64()),
-        ("stop", pa.bool_()),
-        ("drain", pa.bool_()),
-        ("requested_at", _TIME),
     ]
 )
 _STAGE = pa.struct(

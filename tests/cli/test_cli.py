@@ -94,6 +94,7 @@ def by_key(rows):
         ("show", "--help"),
         ("state", "--help"),
         ("restore", "--help"),
+        ("savepoint", "--help"),
     ],
     ids=" ".join,
 )

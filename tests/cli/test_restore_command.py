@@ -145,8 +145,8 @@ def test_a_plan_says_what_it_holds():
         tables={"planes": "planes.3", "airports": "airports"},
         keys={},
         began_in=1,
-        cut=42,
         published={},
+        cut=42,
         differences=tuple(other()["differences"]),
         problems=("it cannot be",),
     )

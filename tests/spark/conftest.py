@@ -55,6 +55,10 @@ def builder() -> SparkSession.Builder:
     conf = {
         "spark.master": "local[2]",
         "spark.driver.memory": "3g",
+        # Tests are short: the optimising compiler would take its time from them.
+        "spark.driver.extraJavaOptions": (
+            "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m -XX:+UseSerialGC"
+        ),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",

@@ -25,7 +25,7 @@ from reading import assert_same_rows, completed, facts, files_read, stage_of, st
 
 import absflow
 from absflow.spark.run import Run
-from absflow.storage.tables import REQUESTS
+from absflow.storage.requests import REQUESTS
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -83,21 +83,25 @@ def test_a_savepoint_stands_alone_and_the_job_goes_on(spark: SparkSession, tmp_p
     check_cut(spark, tmp_path, later)
 
 
-def test_a_request_from_outside_stops_the_job_with_a_drained_savepoint(
+def test_the_command_line_stops_the_job_with_a_drained_savepoint(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Its row is the answer; channels and sink hold nothing behind it; a restore is exact."""
     with running(spark, tmp_path) as (run, files):
         ask(tmp_path, incarnation=7, request="for another driver")
-        ask(tmp_path, incarnation=1, request="mine", stop=True, drain=True)
-        for _ in range(40):  # the source goes on while the savepoint is taken
+        command = [str(Path(sys.executable).with_name("absflow")), "savepoint", "--stop", "--drain"]
+        asked = subprocess.Popen(
+            [*command, "--storage", str(tmp_path / "job")], stdout=subprocess.PIPE, text=True
+        )
+        while asked.poll() is None:  # the source goes on while the savepoint is taken
             next(files)
-            if run.await_termination(timeout=0.5):
-                break
+            run.await_termination(timeout=0.5)
         assert run.await_termination(timeout=60)
         assert run.unflushed == {"left": 0}
     row = facts(spark, tmp_path / "job")[-1]
-    assert (row["kind"], row["type"], row["request"]) == ("COMPLETED", "SAVEPOINT", "mine")
+    assert (row["kind"], row["type"]) == ("COMPLETED", "SAVEPOINT")
+    said = asked.communicate()[0]
+    assert said.startswith(f"savepoint {row['checkpoint_id']} of the job under ")
     read = check_cut(spark, tmp_path, row)
     sink = spark.read.format("delta").load(str(tmp_path / "sink"))
     assert_same_rows(sink.toPandas(), expected(tmp_path, read)["sink"], ["id"])
