@@ -15,6 +15,7 @@ from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Status, 
 
 __all__ = [
     "StageColumns",
+    "Stages",
     "check_key",
     "find_stage",
     "no_checkpoint",
@@ -32,29 +33,63 @@ class StageColumns:
         stage: the stage's name.
         key: names of the key columns; empty for a forwarding stage, which keeps nothing.
         state: names of the state columns.
+        table: the name of the table.
     """
 
     stage: str
     key: tuple[str, ...]
     state: tuple[str, ...]
+    table: str
 
 
-def stages_of(details: Iterable[str]) -> dict[str, StageColumns]:
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The stages of a job, as each of its attempts had them.
+
+    Attributes:
+        by_attempt: the stages of an attempt by name, attempts rising.
+    """
+
+    by_attempt: Mapping[int, Mapping[str, StageColumns]]
+
+    @property
+    def newest(self) -> dict[str, StageColumns]:
+        """Every stage that there ever was; it is what the newest attempt that has it says."""
+        return {name: s for stages in self.by_attempt.values() for name, s in stages.items()}
+
+    def at(self, columns: StageColumns, attempt: int) -> StageColumns:
+        """The stage as ``attempt`` had it; as it is now if that had none of this name."""
+        return self.by_attempt.get(attempt, {}).get(columns.stage, columns)
+
+    def elsewhere(self, columns: StageColumns) -> list[int]:
+        """The attempts whose state of the stage lies in another table."""
+        return [n for n in self.by_attempt if self.at(columns, n).table != columns.table]
+
+
+def stages_of(rows: Iterable[tuple[int, str]]) -> Stages:
     """The stages of a job.
 
     Args:
-        details: that column of the STARTED rows of ``attempts``, oldest first; a stage is what the
-            newest attempt that has it says.
+        rows: ``attempt`` and ``details`` of the STARTED rows of ``attempts``, in any order.
 
-    >>> stages_of(['{"legs": {"key": [["tailnum", "string"]], "state": [["n", "int64"]]}}'])
-    {'legs': StageColumns(stage='legs', key=('tailnum',), state=('n',))}
+    >>> text = '{"legs": {"key": [["tailnum", "string"]], "state": [], "table": "legs.2"}}'
+    >>> stages_of([(2, text)]).newest
+    {'legs': StageColumns(stage='legs', key=('tailnum',), state=(), table='legs.2')}
     """
-    stages: dict[str, StageColumns] = {}
-    for text in details:
-        for name, described in json.loads(text).items():
-            key, state = (tuple(n for n, _ in described[part]) for part in ("key", "state"))
-            stages[name] = StageColumns(name, key, state)
-    return stages
+    return Stages(
+        {
+            attempt: {
+                name: StageColumns(
+                    name,
+                    tuple(column for column, _ in described["key"]),
+                    tuple(column for column, _ in described["state"]),
+                    described["table"],
+                )
+                for name, described in json.loads(text).items()
+            }
+            for attempt, text in sorted(rows)
+        }
+    )
 
 
 def find_stage(stages: Mapping[str, StageColumns], name: str) -> StageColumns:
@@ -101,13 +136,17 @@ def no_checkpoint(
 
     Args:
         asked: its id; None if the newest completed one was wanted, and there is none.
-        facts: all terminal facts.
+        facts: all terminal facts, and the deletions.
         triggered: the ids of all barrier rows.
     """
-    completed = [f.checkpoint_id for f in facts if f.kind is FactKind.COMPLETED]
+    deleted = {f.checkpoint_id for f in facts if f.kind is FactKind.DELETED}
+    ends = (f.checkpoint_id for f in facts if f.kind is FactKind.COMPLETED)
+    completed = [n for n in ends if n not in deleted]
     there = (
         f"completed are {len(completed)} from {min(completed)} to {max(completed)}"
         if completed
+        else "none of the completed ones is left"
+        if deleted
         else "none has completed yet"
     )
     if asked is None:
@@ -115,6 +154,11 @@ def no_checkpoint(
     fact = next((f for f in facts if f.checkpoint_id == asked), None)
     if fact is None and asked not in triggered:
         return NotFoundError(f"checkpoint {asked} was never triggered; {there}")
+    if asked in deleted:
+        return NotFoundError(
+            f"checkpoint {asked} was deleted; {there} (spark.absflow.checkpoint.retained says how "
+            "many are kept)"
+        )
     if status_of(asked, facts) is Status.PENDING:
         return NotFoundError(f"checkpoint {asked} is pending; {there}")
     reason = fact.reason if fact else None

@@ -39,6 +39,7 @@ __all__ = [
     "latest",
     "line",
     "parse_wish",
+    "segments",
     "table_of",
 ]
 
@@ -177,35 +178,60 @@ def decide(attempts: Sequence[Attempt], wish: Wish | None) -> Start:
     return Restore(after, Wish(newest.origin.root, newest.origin.checkpoint_id), unready)
 
 
+def segments(
+    root: str, attempts: Iterable[Attempt], completed: Mapping[int, int]
+) -> tuple[list[tuple[int, int | None]], Origin | None]:
+    """The line in its attempts, newest first, and where it leaves this root.
+
+    Args:
+        root: the storage root, as origins name it.
+        attempts: all attempts under it.
+        completed: the attempt of each completed checkpoint, by id, of deleted ones too.
+
+    Returns:
+        Attempts, each with the last checkpoint of it that counts; None if all do.
+    """
+    by_number = {a.attempt: a for a in attempts}
+    at = max((a.attempt for a in by_number.values() if a.ready), default=None)
+    upto: int | None = None
+    found: list[tuple[int, int | None]] = []
+    while at is not None:
+        found.append((at, upto))
+        origin = by_number[at].origin
+        if origin is None or origin.root != root:
+            return found, origin
+        at, upto = completed.get(origin.checkpoint_id), origin.checkpoint_id
+    return found, None
+
+
 def line(
     root: str, attempts: Iterable[Attempt], completed: Mapping[int, int]
 ) -> tuple[list[int], Origin | None]:
     """The checkpoints of the job as it is now, newest first, and where the line leaves this root.
 
-    Args:
-        root: the storage root, as origins name it.
-        attempts: all attempts under it.
-        completed: the attempt of each completed checkpoint, by id.
+    Arguments as for :func:`segments`.
     """
-    by_number = {a.attempt: a for a in attempts}
-    at = max((a.attempt for a in by_number.values() if a.ready), default=None)
-    upto: int | None = None
+    parts, beyond = segments(root, attempts, completed)
     ids: list[int] = []
-    while at is not None:
+    for at, upto in parts:
         mine = (n for n, attempt in completed.items() if attempt == at)
         ids += sorted((n for n in mine if upto is None or n <= upto), reverse=True)
-        origin = by_number[at].origin
-        if origin is None or origin.root != root:
-            return ids, origin
-        # The attempt of a deleted checkpoint is not known any more: the line ends there.
-        at, upto = completed.get(origin.checkpoint_id), origin.checkpoint_id
-    return ids, None
+    return ids, beyond
 
 
-def latest(root: str, attempts: Iterable[Attempt], completed: Mapping[int, int]) -> Origin | None:
-    """What ``latest`` means; None if nothing has completed. Arguments as for :func:`line`."""
+def latest(
+    root: str,
+    attempts: Iterable[Attempt],
+    completed: Mapping[int, int],
+    deleted: Collection[int] = (),
+) -> Origin | None:
+    """What ``latest`` means; None if nothing has completed.
+
+    Arguments as for :func:`segments`; what is ``deleted`` cannot be meant.
+    """
     ids, beyond = line(root, attempts, completed)
-    return Origin(root, ids[0]) if ids else beyond
+    newest = next((n for n in ids if n not in deleted), None)
+    return beyond if newest is None else Origin(root, newest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,7 +280,7 @@ class _Beginning:
             if spec.keys:
                 history = tables.history_columns(spec.keys, spec.state)
                 path = self._layout.state(state_tables[name])
-                tables.create(self._spark, path, history, ["set_id"])
+                tables.create(self._spark, path, history, ["set_id"], tables.JOB_PROPERTIES)
             if graph.has_channel(name):
                 channel = self._layout.channel(name, self._attempt)
                 columns = tables.channel_columns(spec.output)

@@ -17,8 +17,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from absflow.columnar.stage import StageSpec
-from absflow.errors import AbsflowError, JobFailedError
+from absflow.errors import AbsflowError, JobFailedError, StorageError
 from absflow.graph import fingerprint
+from absflow.protocol.inventory import RetentionPolicy
 from absflow.protocol.messages import Event, InputExhausted, RootInput, StopRequested, Tick
 from absflow.protocol.restarts import RestartPolicy, Restarts, on_failure
 from absflow.sinks import Sink
@@ -27,6 +28,7 @@ from absflow.spark.begin import begin
 from absflow.spark.listener import BatchDone, QueryDied, QueryListener
 from absflow.spark.plan import JobSpec, stage_pages
 from absflow.spark.publisher import PublicationFailed, Publisher
+from absflow.spark.retention import FactWanted, Retention
 from absflow.spark.snapshots import SnapshotAppender
 from absflow.storage import tables
 from absflow.storage.files import Files
@@ -93,7 +95,9 @@ class Run:
         self._graph = job.graph
         self._settings = job.settings
         self._files = Files(spark)
-        self._events: queue.Queue[Event | BatchDone | QueryDied | PublicationFailed] = queue.Queue()
+        self._events: queue.Queue[
+            Event | BatchDone | QueryDied | PublicationFailed | FactWanted
+        ] = queue.Queue()
         self._done = threading.Event()
         self._failure: BaseException | None = None
         self._begun = begin(spark, job)
@@ -161,7 +165,8 @@ class Run:
         self._coordinator.begin(self._begun.owed)
         self._spark.streams.addListener(self._listener)
         self._publisher = self._start_publisher()
-        self._coordinator.on_completed = self._publisher.submit
+        self._retention = self._start_retention()
+        self._coordinator.on_completed = self._completed
         for name, spec in self._graph.stages.items():
             appender = SnapshotAppender(
                 self._spark,
@@ -208,6 +213,8 @@ class Run:
             self._batch_done(event)
         elif isinstance(event, QueryDied):
             self._query_died(event)
+        elif isinstance(event, FactWanted):
+            self._write_fact(event)
         elif isinstance(event, PublicationFailed):
             raise JobFailedError(
                 f"job {self._graph.job!r} gave up: checkpoint {event.checkpoint_id} could not be "
@@ -221,6 +228,21 @@ class Run:
             if stage.restart_at_ms is not None and now >= stage.restart_at_ms:
                 self._start_query(stage)
         return self._coordinator.handle(Tick(now)) or stop
+
+    def _completed(self, checkpoint_id: int) -> None:
+        self._publisher.submit(checkpoint_id)
+        self._retention.wake()
+
+    def _write_fact(self, wanted: FactWanted) -> None:
+        try:
+            if wanted.deleted:
+                self._coordinator.write_deleted(wanted.deleted)
+            if wanted.compacted is not None:
+                self._coordinator.write_compacted(wanted.compacted)
+        except StorageError as error:
+            wanted.written.set_exception(error)  # retention tells it; the job goes on
+        else:
+            wanted.written.set_result(None)
 
     def _batch_done(self, event: BatchDone) -> None:
         stage = self._by_run.get(event.run_id)
@@ -317,6 +339,16 @@ class Run:
             self._events.put,
         )
 
+    def _start_retention(self) -> Retention:
+        settings, sinks = self._settings, self._graph.sinks.values()
+        return Retention(
+            self._spark,
+            self._layout,
+            RetentionPolicy(settings.checkpoint_retained, settings.lineage_max_sets),
+            {node.name: node.stage for node in sinks if node.on_checkpoint},
+            self._events.put,
+        )
+
     def _restart_policy(self) -> RestartPolicy:
         settings = self._settings
         return RestartPolicy(
@@ -348,6 +380,7 @@ class Run:
 
     def _stop_queries(self) -> None:
         self._by_run.clear()
+        self._retention.close()
         for stage in self._stages.values():
             if stage.query is not None and stage.query.isActive:
                 stage.query.stop()
