@@ -119,6 +119,7 @@ def plan(there: Inventory, policy: RetentionPolicy) -> tuple[Action, ...]:
     compacted = _compactions(there, kept, policy)
     sets = _set_reasons(there, kept, compacted)
     ids = sorted(c.checkpoint_id for c in there.completed)
+    positions = there.positions - _position_reasons(there, kept).keys()
     return (
         *(DeleteManifest(n) for n in ids if n not in kept and n not in there.deleted),
         *(Compact(fact) for fact in compacted),
@@ -129,7 +130,10 @@ def plan(there: Inventory, policy: RetentionPolicy) -> tuple[Action, ...]:
         ),
         *_channel_actions(there, kept),
         *(DropWorkingDirectory(a) for a in sorted(there.working - _working_reasons(there).keys())),
-        *(DropPositions(a) for a in sorted(there.positions - _position_reasons(there, kept).keys())),
+        *(
+            DropPositions(a)
+            for a in sorted(there.positions - _position_reasons(there, kept).keys())
+        ),
     )
 
 

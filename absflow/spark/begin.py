@@ -230,6 +230,7 @@ class _Beginning:
             "full": self._planned is not None and self._planned.full,
             "sinks": {n: sink.position(self._spark) for n, sink in self._job.sinks.items()},
             "published": self._published(),
+            "on_checkpoint": {n: self._job.graph.sinks[n].stage for n in self._on_checkpoint()},
         }
 
     def _origin(self) -> Origin | None:

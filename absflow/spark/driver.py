@@ -51,6 +51,7 @@ __all__ = ["Answer", "CoordinatorDriver", "Tables", "manifest_of"]
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_WAIT_MS = 500
+_ENDS = {FactKind.COMPLETED.value, FactKind.ABORTED.value}
 
 
 class Tables:
@@ -211,9 +212,8 @@ class Tables:
             for row in rows
             if row["kind"] == Kind.END.value and row["attempt"] == self._attempt
         }
-        ends = {FactKind.COMPLETED.value, FactKind.ABORTED.value}
         written = self._checkpoints.rows()
-        terminal = [row for row in written if row["kind"] in ends]
+        terminal = [row for row in written if row["kind"] in _ENDS]
         facts = tuple(
             Fact(row["checkpoint_id"], FactKind(row["kind"]), request=row["request"] or "")
             for row in terminal

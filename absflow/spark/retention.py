@@ -1,4 +1,4 @@
-"""Retention on the driver: what :func:`absflow.protocol.retention.plan` says is done, beside the job.
+"""Retention on the driver: what :mod:`absflow.protocol.retention` plans is done, beside the job.
 
 One thread makes a plan after a checkpoint has completed, and carries it out action by action. It
 writes no facts itself: it asks the thread that owns the driver's tables to write them, and waits.

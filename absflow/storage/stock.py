@@ -153,7 +153,7 @@ def _manifests(
     savepoints: Collection[int],
     origins: Mapping[int, int],
 ) -> dict[int, list[Row]]:
-    """The manifests that may be needed: of what is not deleted, and of what the job goes on from."""
+    """The manifests that may be needed: of what is there, and of what the job goes on from."""
     own = [n for n, attempt in done.items() if attempt == max(origins)]
     bases = [max(some) for some in (own, [n for n in own if n not in savepoints]) if some]
     wanted = {*(done.keys() - set(deleted)), *bases, origins[max(origins)]} & {*done}

@@ -25,11 +25,13 @@ from absflow.storage import tables
 SETTINGS = {"checkpoint.interval": "1s", "key-groups": "4"}
 
 
-def chain(spark: SparkSession, root: Path, sink: Path | None = None) -> absflow.Job:
+def chain(
+    spark: SparkSession, root: Path, sink: Path | None = None, *, bounded: bool = True
+) -> absflow.Job:
     """Source ``a`` to ``left`` to ``tally`` to a Delta sink."""
     job = absflow.Job("chain", spark)
     frame = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
-    a = job.source("a", frame.parquet(str(root / "a")), bounded=True)
+    a = job.source("a", frame.parquet(str(root / "a")), bounded=bounded)
     left = job.stage("left", a, key="k", state=STATE, output=OUTPUT, process=to_group)
     tally = job.stage("tally", left, key="g", state=STATE, output=OUTPUT, process=to_group)
     job.sink("out", tally, absflow.DeltaSink(str(sink or root / "sink")))
