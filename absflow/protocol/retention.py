@@ -130,10 +130,7 @@ def plan(there: Inventory, policy: RetentionPolicy) -> tuple[Action, ...]:
         ),
         *_channel_actions(there, kept),
         *(DropWorkingDirectory(a) for a in sorted(there.working - _working_reasons(there).keys())),
-        *(
-            DropPositions(a)
-            for a in sorted(there.positions - _position_reasons(there, kept).keys())
-        ),
+        *(DropPositions(a) for a in sorted(positions)),
     )
 
 

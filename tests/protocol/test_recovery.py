@@ -190,6 +190,7 @@ def test_the_line_ends_at_a_deleted_checkpoint():
     assert line(ROOT, attempts, {1: 1, 2: 1, 3: 1, 4: 2}) == ([4, 2, 1], None)
     assert line(ROOT, attempts, {1: 1, 3: 1, 4: 2}) == ([4], None)
     assert latest(ROOT, attempts, {1: 1, 3: 1}) is None
+    assert latest(ROOT, attempts, {1: 1, 2: 1, 3: 1, 4: 2}, {4}) == Origin(ROOT, 2)
 
 
 def test_attempts_are_read_from_their_facts():
