@@ -11,7 +11,7 @@ export SPARK_LOCAL_IP := 127.0.0.1
 # Another Spark on this machine must not take the place of the one that setup.cfg pins.
 unexport SPARK_HOME
 
-.PHONY: help java setup demo test lint check bench clean
+.PHONY: help java setup demo test lint check chaos bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s  %s\n", $$1, $$2}' Makefile
@@ -32,6 +32,10 @@ lint: setup ## ruff, mypy, direction of imports
 
 check: lint ## lint, and the tests that need no JVM: run it before every commit
 	@$(BIN)/python -m pytest -m "not spark"
+
+chaos: setup ## kill the driver with SIGKILL KILLS=120 times, from SEED= (JOB=generator or flights)
+	@$(BIN)/python tests/chaos/chaos.py \
+	  $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(JOB),--job $(JOB))
 
 bench: setup ## run each program in benchmarks/
 	@set -e; for program in benchmarks/*.py; do echo "== $$program"; $(BIN)/python $$program; done

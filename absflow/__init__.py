@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from absflow.errors import (
     AbsflowError,
+    FencedError,
     GraphError,
     JobFailedError,
     NotFoundError,
@@ -19,7 +20,9 @@ from absflow.errors import (
     ProtocolViolation,
     ReplayMismatchError,
     RestoreError,
+    SavepointFailedError,
     SettingsError,
+    StateError,
     StorageError,
 )
 
@@ -35,6 +38,7 @@ __all__ = [
     "AbsflowError",
     "Context",
     "DeltaSink",
+    "FencedError",
     "ForeachBatchSink",
     "GraphError",
     "History",
@@ -47,9 +51,11 @@ __all__ = [
     "ReplayMismatchError",
     "RestoreError",
     "Result",
+    "SavepointFailedError",
     "SettingsError",
     "Sink",
     "SinkWrite",
+    "StateError",
     "StorageError",
     "history",
 ]

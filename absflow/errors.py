@@ -11,8 +11,11 @@
     ├── StorageError                     a table or path of the job could not be read or written
     │   └── NotFoundError (LookupError)  the thing asked for is not in the job's history
     ├── RestoreError                     a checkpoint cannot be restored as asked
+    ├── SavepointFailedError             a savepoint that was asked for did not complete
+    ├── StateError (ValueError)          state given by hand cannot be that of a savepoint
     ├── ReplayMismatchError              a replayed batch is not what was committed before
     └── JobFailedError                   the job gave up; the cause is chained
+        └── FencedError                  a newer driver of the job took over
 
 A message says what was seen, what was expected, and what to do.
 """
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 __all__ = [
     "AbsflowError",
+    "FencedError",
     "GraphError",
     "JobFailedError",
     "NotFoundError",
@@ -29,7 +33,9 @@ __all__ = [
     "ProtocolViolation",
     "ReplayMismatchError",
     "RestoreError",
+    "SavepointFailedError",
     "SettingsError",
+    "StateError",
     "StorageError",
 ]
 
@@ -70,9 +76,21 @@ class RestoreError(AbsflowError):
     """A checkpoint cannot be restored as you asked; nothing was changed."""
 
 
+class SavepointFailedError(AbsflowError):
+    """The savepoint you asked for was aborted or refused; the job goes on as before."""
+
+
+class StateError(AbsflowError, ValueError):
+    """The state that you gave cannot be written as a savepoint; nothing was written."""
+
+
 class ReplayMismatchError(AbsflowError):
     """A replayed micro-batch produced other rows than it had committed: not deterministic."""
 
 
 class JobFailedError(AbsflowError):
     """The job stopped by itself; ``__cause__`` holds what made it give up."""
+
+
+class FencedError(JobFailedError):
+    """You started the job again while it ran; the newer driver goes on, this one has stopped."""

@@ -9,12 +9,14 @@ pyspark is imported by whoever has a session; here it is not, so that ``import a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from absflow.errors import NotFoundError, StorageError
 from absflow.protocol import recovery
 from absflow.protocol.checkpoints import Fact, FactKind, FailureReason
+from absflow.protocol.handwriting import written_of
+from absflow.protocol.line import Line, segments
 from absflow.protocol.lookup import (
     StageColumns,
     Stages,
@@ -23,6 +25,7 @@ from absflow.protocol.lookup import (
     no_checkpoint,
     no_stage_in_checkpoint,
     stages_of,
+    whose,
 )
 from absflow.protocol.retention import compacted_of, lineage_of
 from absflow.storage import select
@@ -64,14 +67,15 @@ def history(spark: SparkSession, root: str) -> History:
                 f"{error.getMessage()}); give the job's spark.absflow.storage.path"
             ) from error
         raise StorageError(f"could not read the tables under {root!r}: {error}") from error
-    rows = started.where("kind IN ('STARTED', 'READY')").toArrow().to_pylist()
-    stages = stages_of((r["attempt"], r["details"]) for r in rows if r["kind"] == "STARTED")
-    done = f"SELECT checkpoint_id, attempt FROM {select.table(layout.checkpoints)}"
-    completed = {
-        r.checkpoint_id: r.attempt for r in spark.sql(f"{done} WHERE kind = 'COMPLETED'").collect()
-    }
-    line, _ = recovery.segments(root, recovery.attempts_of(rows), completed)
-    return History(spark, layout, stages, line)
+    rows = started.where("kind IN ('STARTED', 'READY', 'WRITTEN')").toArrow().to_pylist()
+    done = f"""
+        SELECT checkpoint_id, attempt, incarnation, derived_from
+        FROM {select.table(layout.checkpoints)} WHERE kind = 'COMPLETED'"""
+    facts = [row.asDict() for row in spark.sql(done).collect()]
+    completed = {fact["checkpoint_id"]: fact["attempt"] for fact in facts}
+    attempts = recovery.attempts_of(rows)
+    line = segments(root, attempts, completed, written_of(facts))
+    return History(spark, layout, stages_of(rows), line)
 
 
 class History:
@@ -91,7 +95,7 @@ class History:
         spark: SparkSession,
         layout: Layout,
         stages: Stages,
-        line: Sequence[tuple[int, int | None]],
+        line: Line,
     ) -> None:
         """Use :func:`history` instead."""
         self._spark = spark
@@ -246,8 +250,8 @@ class History:
 
         The lineage stands in the text as literals.
         """
-        lineage, attempt = self._manifest(columns.stage, checkpoint)
-        columns = self._all.at(columns, attempt)
+        lineage, taken_by = self._manifest(columns.stage, checkpoint)
+        columns = self._all.at(columns, taken_by)
         sets = ", ".join(f"{n}L" for n in lineage)
         rows = f"{self._history(columns)} AS h WHERE h.set_id IN ({sets or 'NULL'})"
         last = f"array_position(CAST(array({sets}) AS array<bigint>), h.set_id)"
@@ -264,10 +268,12 @@ class History:
 
     def _changes_sql(self, columns: StageColumns) -> str:
         """The changes of every key over the completed checkpoints of the line."""
-        parts = (
-            f"attempt = {attempt}" + ("" if upto is None else f" AND checkpoint_id <= {upto}")
-            for attempt, upto in self._line
-        )
+        parts = [
+            f"derived_from IS NULL AND attempt = {attempt}"
+            + ("" if upto is None else f" AND checkpoint_id <= {upto}")
+            for attempt, upto in self._line.parts
+        ]
+        parts += [f"checkpoint_id = {n}" for n in self._line.written]
         on_line = " OR ".join(f"({part})" for part in parts) or "false"
         lineages = self._lineages_sql(columns, f"AND ({on_line})")
         return select.changes(columns, self._schema(columns), self._history(columns), lineages)
@@ -315,8 +321,11 @@ class History:
 
     def _lineages_sql(self, columns: StageColumns, only: str = "") -> str:
         """One row per completed checkpoint with the stage in its present table: what to read."""
-        others = ", ".join(map(str, self._all.elsewhere(columns)))
-        only += f" AND attempt NOT IN ({others})" if others else ""
+        for attempt, incarnation in self._all.elsewhere(columns):
+            theirs = f"derived_from IS NULL AND attempt = {attempt}"
+            if incarnation:
+                theirs = f"derived_from IS NOT NULL AND incarnation = {incarnation}"
+            only += f" AND NOT ({theirs})"
         return f"""
             SELECT checkpoint_id AS at_checkpoint,
                    {select.lineage_of("s.lineage", "compacted")} AS lineage
@@ -329,8 +338,8 @@ class History:
               WHERE kind = 'COMPACTED' AND stage = {select.literal(columns.stage)})
             WHERE s IS NOT NULL"""
 
-    def _manifest(self, stage: str, checkpoint: int | None) -> tuple[list[int], int]:
-        """What to read for ``stage`` at a completed checkpoint (None: the newest); its attempt.
+    def _manifest(self, stage: str, checkpoint: int | None) -> tuple[list[int], tuple[int, int]]:
+        """What to read for ``stage`` at a completed checkpoint (None: the newest); whose that is.
 
         Raises:
             NotFoundError: it is not completed, or does not have the stage ('': none is wanted).
@@ -338,7 +347,8 @@ class History:
         only = "" if checkpoint is None else f"AND checkpoint_id = {int(checkpoint)}"
         rows = self._spark.sql(
             f"""
-            SELECT checkpoint_id, attempt, {select.stage(stage)}.lineage AS lineage,
+            SELECT checkpoint_id, attempt, incarnation, derived_from,
+                   {select.stage(stage)}.lineage AS lineage,
                    stages.stage AS names
             FROM ({self._completed_sql()}) WHERE true {only}
             ORDER BY checkpoint_id DESC LIMIT 1"""
@@ -354,7 +364,7 @@ class History:
         ).collect()
         compacted = compacted_of(fact.asDict() for fact in facts)
         lineage = lineage_of(stage, tuple(rows[0].lineage or ()), compacted)
-        return list(lineage), rows[0].attempt
+        return list(lineage), whose(rows[0].asDict())
 
     def _not_completed(self, checkpoint: int | None) -> NotFoundError:
         rows = self._spark.sql(

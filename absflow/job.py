@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -13,7 +16,7 @@ from pyspark.sql.types import StructType, _parse_datatype_string
 
 from absflow.columnar.process import Frames, Process
 from absflow.columnar.restore import Migration
-from absflow.errors import GraphError
+from absflow.errors import AbsflowError, GraphError
 from absflow.graph import SinkNode, SourceNode, StageNode, Upgrade, check
 from absflow.settings import PREFIX, Settings
 from absflow.sinks import Sink
@@ -22,6 +25,7 @@ from absflow.spark.plan import JobSpec, check_source
 from absflow.spark.restore import RestorePlan
 from absflow.spark.run import Run
 from absflow.spark.sources import describe_source
+from absflow.spark.written import write_savepoint
 
 __all__ = ["Job", "Node"]
 
@@ -163,8 +167,12 @@ class Job:
             GraphError: the graph cannot run, or is not the one that the stored state belongs to.
             RestoreError: the checkpoint of ``spark.absflow.restore.from`` cannot be restored.
             NotFoundError: there is no such checkpoint.
-            StorageError: the storage root cannot be used.
+            StorageError: the storage root cannot be used, or another driver does not let go of it.
+            SystemExit: ``spark.absflow.restore.plan`` is set, and the plan is written; 1 if it has
+                problems.
         """
+        if plan_file := self._settings().restore_plan:
+            raise SystemExit(self._write_plan(Path(plan_file)))
         run = Run(self._spark, self._checked())
         run.start()
         return run
@@ -182,9 +190,51 @@ class Job:
         """
         return plan(self._spark, self._checked())
 
-    def _checked(self) -> JobSpec:
+    def write_savepoint(
+        self, states: Mapping[str, DataFrame], *, base: int | str | None = None
+    ) -> int:
+        """Write a savepoint whose state is that of DataFrames; the job must not be running.
+
+        Restore it as any other: ``spark.absflow.restore.from``.
+
+        Args:
+            states: by stage: one row per key, with the stage's key and state columns. Columns go by
+                name, and are widened if need be.
+            base: the checkpoint of which everything else is kept: the state of other stages, the
+                positions of the sources, the cut of the sinks; its id, or "latest". None begins a
+                new storage root: other stages are empty, sources begin where their options say.
+
+        Returns:
+            The savepoint's id.
+
+        Raises:
+            StateError: a DataFrame cannot be a stage's state; or the storage root is not new, or
+                has an unfinished restore.
+            NotFoundError: there is no such stage with state, or no such checkpoint.
+            StorageError: the job is running, or something could not be read or written.
+            SettingsError: a setting is unknown or malformed.
+            GraphError: the graph cannot run.
+        """
+        return write_savepoint(self._spark, self._checked(), states, base)
+
+    def _write_plan(self, file: Path) -> int:
+        """Write the document of the plan; the program's exit code."""
+        document: dict[str, Any] = {"restores": False, "problems": []}
+        try:
+            planned = self.plan_restore()
+        except AbsflowError as error:
+            document["problems"] = [str(error)]
+        else:
+            document = planned.document() if planned else document
+        file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        return 1 if document["problems"] else 0
+
+    def _settings(self) -> Settings:
         conf = self._spark.conf.getAll
-        settings = Settings.from_conf({k: v for k, v in conf.items() if k.startswith(PREFIX)})
+        return Settings.from_conf({k: v for k, v in conf.items() if k.startswith(PREFIX)})
+
+    def _checked(self) -> JobSpec:
+        settings = self._settings()
         graph = check(self._name, self._sources, self._stages, self._sinks, settings.key_groups)
         return JobSpec(graph, settings, self._frames, self._targets)
 

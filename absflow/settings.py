@@ -162,6 +162,20 @@ SETTINGS: tuple[Setting, ...] = (
         "A checkpoint whose state of a stage is made of more sets than this gets one set instead.",
     ),
     Setting(
+        "savepoint.timeout",
+        "savepoint_timeout_ms",
+        "1h",
+        _positive_duration_ms,
+        "A savepoint that is older is aborted (EXPIRED).",
+    ),
+    Setting(
+        "savepoint.on-sigterm",
+        "savepoint_on_sigterm",
+        "false",
+        _flag,
+        "On SIGTERM the driver takes a savepoint and stops with it.",
+    ),
+    Setting(
         "alignment.max-held",
         "alignment_max_held_bytes",
         "256MiB",
@@ -197,6 +211,15 @@ SETTINGS: tuple[Setting, ...] = (
         "false",
         _flag,
         "Restore though the checkpoint has state of a stage that the job does not have.",
+    ),
+    Setting(
+        "restore.plan",
+        "restore_plan",
+        "",
+        str.strip,
+        "A file of the driver's machine: write there (JSON) what a start would restore, change "
+        "nothing, and end the program.",
+        example="plan.json",
     ),
     Setting(
         "restart.attempts",
@@ -249,11 +272,14 @@ class Settings:
     checkpoint_tolerable_failed: int
     checkpoint_retained: int
     lineage_max_sets: int
+    savepoint_timeout_ms: int
+    savepoint_on_sigterm: bool
     alignment_max_held_bytes: int
     channel_max_bytes_per_trigger: int
     trigger_interval_ms: int
     restore_from: Wish | None
     restore_allow_dropped_state: bool
+    restore_plan: str
     restart_attempts: int
     restart_initial_delay_ms: int
     restart_max_delay_ms: int

@@ -101,21 +101,21 @@ class SinkRestore:
         place: where its rows lie; "" if that is not known.
         now: its version; None if it has none.
         then: the version it goes back to; None if it stays as it is.
-        published: the newest checkpoint published to it then, as far as it can be told.
-        new: the job has not written to it before.
         undone: the job's own commits since, in words.
         problems: what forbids it, in words.
         note: what else to know, in words.
+        published: the newest checkpoint published to it then, as far as it can be told.
+        new: the job has not written to it before.
     """
 
     place: str
     now: int | None = None
     then: int | None = None
-    published: int | None = None
-    new: bool = False
     undone: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     note: str = ""
+    published: int | None = None
+    new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,9 @@ def put_back(place: str, commits: Iterable[Commit], cut: SinkCut) -> SinkRestore
         own = commit.note if commit.note.get("job") == cut.job else {}
         epoch = own.get("epoch") if own.get("attempt") == cut.attempt else None
         published = own.get("published")
-        holds = published if epoch is None else epoch
+        # A table put back by an earlier restore holds no more than the version it was put back to,
+        # which is further back in this log, and may hold less than the cut.
+        holds = published if epoch is None and "restored_from" not in own else epoch
         if version == cut.begun or (holds is not None and holds <= cut.checkpoint_id):
             break
         told = f"version {version} ({commit.operation}, {commit.at:%Y-%m-%d %H:%M:%S} UTC)"
@@ -273,9 +275,7 @@ def put_back(place: str, commits: Iterable[Commit], cut: SinkCut) -> SinkRestore
             "and give the job a new sink",
         )
     note = f"not this job's, and stays: {'; '.join(staying[::-1])}" if staying else ""
-    return SinkRestore(
-        place, now, then, published, undone=tuple(undone[::-1]), problems=problems, note=note
-    )
+    return SinkRestore(place, now, then, tuple(undone[::-1]), problems, note, published)
 
 
 def _unknown(place: str, version: int, cut: SinkCut) -> str:

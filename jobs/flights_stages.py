@@ -122,7 +122,8 @@ def rotate(rows: pa.Table, state: pa.Table, context: Context) -> Result:
     }
     output = rows.select(["leg_id", "tailnum", "origin", "hour", "dep_delay"])
     return Result(
-        output=output.append_column("inherited", pa.array(inherited)),
+        # In time order, in whatever order Spark has read a batch's files.
+        output=output.append_column("inherited", pa.array(inherited)).sort_by("leg_id"),
         state=pa.Table.from_arrays(
             [
                 state["tailnum"],

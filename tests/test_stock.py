@@ -69,6 +69,7 @@ def memory(commits=(5, 4), triggers=(), facts=(), note=None):
     attempts = [
         {
             "attempt": n,
+            "incarnation": n,
             "kind": "STARTED",
             "details": json.dumps(graph),
             "restored_from": f"file:///job#{3}" if n == 2 else None,
@@ -76,7 +77,9 @@ def memory(commits=(5, 4), triggers=(), facts=(), note=None):
         for n, graph in graphs.items()
     ]
     ready = json.dumps({"published": {"out": 3}})
-    attempts += [{"attempt": n, "kind": "READY", "details": ready} for n in graphs]
+    attempts += [
+        {"attempt": n, "incarnation": n, "kind": "READY", "details": ready} for n in graphs
+    ]
     tables = {
         LAYOUT.attempts: attempts,
         LAYOUT.barriers: [trigger(4, 3, attempt=1), *triggers],
@@ -125,6 +128,8 @@ def test_an_epoch_is_behind_a_stage_once_its_batch_is_committed():
     assert gathered(facts=facts, commits=(5, 5)).channels[1].committed == 6
     assert gathered(facts=facts, commits=(3, 9)).channels[1].committed == 0
     assert gathered(commits=(9, 9)).channels[1].committed == 0
+    by_hand = completed(8, 2, {"a": 0, "b": 0}, derived_from=5, incarnation=9)
+    assert gathered(facts=[*facts, by_hand]).channels[1].committed == 5
 
 
 def test_what_is_pending_and_what_is_too_new_to_tell():

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
-from absflow.cli import documents, tables
+from absflow.cli import asking, documents, submit, tables
 from absflow.cli.reader import Reader
 from absflow.errors import AbsflowError, SettingsError
 from absflow.protocol.checkpoints import Status
 from absflow.protocol.inventory import RetentionPolicy
+from absflow.protocol.recovery import parse_wish
 from absflow.settings import PREFIX, SETTINGS
 
 __all__ = ["absflow"]
 
 _VARIABLE = "ABSFLOW_STORAGE"
 _SETTING = f"{PREFIX}storage.path"
+_RESTORE = f"{PREFIX}restore.from"
 _SHOWN = 20
 _PIPE_WIDTH = 160
 
@@ -43,6 +46,8 @@ class _Group(click.Group):
 @click.version_option(package_name="absflow", message="%(prog)s %(version)s")
 def absflow() -> None:
     """Look into the checkpoints of an absflow job, running or not, without Spark.
+
+    And start the job from one of them: only `restore` runs Spark.
 
     The storage root of the job is taken from --storage, else from the file given as
     --properties-file, else from the environment variable ABSFLOW_STORAGE.
@@ -207,6 +212,140 @@ def _number(name: str, properties_file: Path | None) -> int:
         raise SettingsError(
             f"{PREFIX}{name} is {given[PREFIX + name]!r}, but must be {expected}"
         ) from expected
+
+
+def _wish(_: click.Context, __: click.Parameter, text: str) -> str:
+    try:
+        parse_wish(text)
+    except ValueError as expected:
+        raise click.BadParameter(f"{text!r} is not {expected}") from expected
+    return text
+
+
+@absflow.command(context_settings={"allow_interspersed_args": False})
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--conf",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of Spark or absflow, as for spark-submit. May be repeated.",
+)
+@click.option("--plan", "plan_only", is_flag=True, help="Only show what would be done.")
+@click.option(
+    "--from",
+    "wish",
+    required=True,
+    callback=_wish,
+    metavar="CHECKPOINT",
+    help="latest, ID, or PATH#ID of another storage root, of which this becomes a fork.",
+)
+@_on_storage
+def restore(
+    script: str,
+    args: tuple[str, ...],
+    conf: tuple[str, ...],
+    plan_only: bool,
+    wish: str,
+    storage: str | None,
+    properties_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Start the job of SCRIPT from a checkpoint, with spark-submit.
+
+    With --plan nothing is changed: SCRIPT runs up to job.start(), and what a restore would do is
+    shown. What SCRIPT itself prints then goes to stderr. The exit code is 1 if the checkpoint
+    cannot be restored. --json needs --plan.
+
+    --properties-file goes to spark-submit whole, and so does each --conf.
+    """
+    if as_json and not plan_only:
+        raise click.UsageError("--json is for the plan; give --plan, too")
+    root = storage or (None if properties_file else os.environ.get(_VARIABLE))
+    settings = {**({_SETTING: root} if root else {}), **dict(map(_pair, conf))}
+    program = [script, *args]
+    spark_submit = submit.spark_submit()
+    options = submit.options({**settings, _RESTORE: wish}, properties_file)
+    if not plan_only:
+        submit.become([spark_submit, *options, *program])
+    document = submit.plan_of([spark_submit, *options], program)
+    if as_json:
+        click.echo(documents.text(document))
+    else:
+        _show_plan(document, [*submit.options(settings, properties_file), *program])
+    click.get_current_context().exit(1 if document["problems"] else 0)
+
+
+@absflow.command()
+@click.option("--stop", is_flag=True, help="Stop the job with it.")
+@click.option(
+    "--drain",
+    is_flag=True,
+    help="With --stop: no stage goes on behind the savepoint, so that channels empty.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for it.",
+)
+@_on_storage
+def savepoint(
+    stop: bool,
+    drain: bool,
+    timeout: float,
+    storage: str | None,
+    properties_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Take a savepoint of a running job.
+
+    A savepoint is a full checkpoint that stays until you delete it. The exit code is 1 if it fails;
+    the job then goes on, with --stop, too.
+    """
+    if drain and not stop:
+        raise click.UsageError("--drain is for a stop; give --stop, too")
+    root = _root(storage, properties_file)
+    request, incarnation = asking.ask(root, stop=stop, drain=drain)
+    waiting = Console(stderr=True, markup=False, highlight=False)
+    with waiting.status(f"driver {incarnation} takes the savepoint"):
+        taken = asking.await_answer(root, request, incarnation, timeout)
+    if as_json:
+        record = Reader(root).checkpoint(taken)
+        click.echo(documents.text(documents.checkpoint(record)))
+        return
+    click.echo(f"savepoint {taken} of the job under {root}" + (", which stops" if stop else ""))
+
+
+def _show_plan(document: documents.Document, arguments: Sequence[str]) -> None:
+    """Print the plan, and at last what to run to do it."""
+    console = _console()
+    if document["restores"]:
+        for block in tables.plan(document):
+            console.print(block)
+            console.print()
+    if document["problems"]:
+        console.print(tables.listed("problems", document["problems"], "red"))
+        console.print("\nThis cannot be restored, and nothing was changed.")
+    elif document["restores"]:
+        origin = document["origin"]
+        which = f"{origin['root']}#" if document["fork"] else ""
+        wish = f"{which}{origin['checkpoint_id']}"
+        console.print("Nothing was changed. To do it, stop the job if it runs, then:")
+        console.print(
+            shlex.join(["absflow", "restore", "--from", wish, *arguments]), soft_wrap=True
+        )
+    else:
+        console.print(f"Nothing would be restored: the program does not heed {_RESTORE}.")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise click.UsageError(f"--conf {text!r} is not NAME=VALUE")
+    return name, value
 
 
 def _count(limit: int | None, as_json: bool) -> int | None:

@@ -32,6 +32,7 @@ from absflow.protocol.checkpoints import (
     StageReport,
     Status,
 )
+from absflow.protocol.handwriting import WRITTEN
 from absflow.protocol.inventory import Action, RetentionPolicy
 from absflow.protocol.lookup import (
     StageColumns,
@@ -41,6 +42,7 @@ from absflow.protocol.lookup import (
     no_checkpoint,
     no_stage_in_checkpoint,
     stages_of,
+    whose,
 )
 from absflow.protocol.retention import compacted_of, deleted_of, explain, lineage_of, plan
 from absflow.storage.layout import Layout
@@ -137,9 +139,11 @@ class Reader:
     @cached_property
     def _stages(self) -> Stages:
         rows = self._read(
-            self._layout.attempts, ds.field("kind") == "STARTED", ["attempt", "details"]
+            self._layout.attempts,
+            ds.field("kind").isin(["STARTED", WRITTEN]),
+            ["attempt", "incarnation", "kind", "details"],
         )
-        return stages_of((row["attempt"], row["details"]) for row in rows)
+        return stages_of(rows)
 
     @cached_property
     def _deleted(self) -> frozenset[int]:
@@ -206,6 +210,28 @@ class Reader:
         there = gather(_Shelf(self), self._layout, sinks).inventory
         return RetentionRecord(plan(there, policy), explain(there, policy))
 
+    @property
+    def requests(self) -> str:
+        """Where the ``requests`` table is, as deltalake takes it."""
+        return self._layout.requests
+
+    def driver(self) -> tuple[int, str]:
+        """The newest driver's incarnation, and how it has ended; "" if it has not said so.
+
+        Raises:
+            NotFoundError: no job has ever started under the root.
+        """
+        rows = self._read(self._layout.attempts, None, ["incarnation", "kind"])
+        newest = max(row["incarnation"] for row in rows)
+        ends = (r["kind"] for r in rows if r["incarnation"] == newest)
+        return newest, next((kind.lower() for kind in ends if kind in {"ENDED", "FAILED"}), "")
+
+    def answer(self, request: str) -> dict[str, Any] | None:
+        """The row of ``checkpoints`` that answers a request; None while there is none."""
+        wanted = ds.field("request") == request
+        rows = self._read(self._layout.checkpoints, wanted, [*_LIGHT, "cause"])
+        return rows[0] if rows else None
+
     def _lineage(
         self, stage: str, checkpoint_id: int | None
     ) -> tuple[int, tuple[int, ...], StageColumns]:
@@ -226,7 +252,7 @@ class Reader:
         mine = (ds.field("kind") == FactKind.COMPACTED.value) & (ds.field("stage") == stage)
         compacted = compacted_of(self._read(self._layout.checkpoints, mine, _COMPACTED))
         lineage = lineage_of(stage, lineages[stage], compacted)
-        columns = self._stages.at(self.stages[stage], facts[0]["attempt"])
+        columns = self._stages.at(self.stages[stage], whose(facts[0]))
         return checkpoint_id, lineage, columns
 
     def _no_checkpoint(self, checkpoint_id: int | None) -> NotFoundError:
@@ -241,7 +267,7 @@ class Reader:
         return self._read(self._layout.barriers, ds.field("kind") != Kind.END.value)
 
     def _read(
-        self, table: str, wanted: ds.Expression, columns: Sequence[str] | None = None
+        self, table: str, wanted: ds.Expression | None, columns: Sequence[str] | None = None
     ) -> list[dict[str, Any]]:
         dataset = self._open(table)
         with self._reading(table):

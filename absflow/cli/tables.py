@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -17,7 +17,18 @@ from absflow.cli.reader import CheckpointRecord, StateRecord
 from absflow.protocol.checkpoints import StageReport, Status
 from absflow.protocol.lookup import sentence_of
 
-__all__ = ["head", "history", "phases", "positions", "sizes", "state", "summary_line", "times"]
+__all__ = [
+    "head",
+    "history",
+    "listed",
+    "phases",
+    "plan",
+    "positions",
+    "sizes",
+    "state",
+    "summary_line",
+    "times",
+]
 
 _STYLES = {
     Status.COMPLETED: "green",
@@ -160,6 +171,71 @@ def state(record: StateRecord, limit: int | None) -> Table:
         table.add_column(Text(column.name), style=style, justify=justify, overflow="fold")
     for row in rows.to_pylist():
         table.add_row(*(Text(_cell(value)) for value in row.values()))
+    return table
+
+
+def plan(document: Mapping[str, Any]) -> Iterator[Table | Text]:
+    """What a restore would do, block by block; :meth:`absflow.spark.restore.RestorePlan.document`.
+
+    Args:
+        document: a plan that restores something.
+    """
+    origin = document["origin"]
+    fork = ", a fork under another storage root" if document["fork"] else ""
+    lines = [
+        ("checkpoint", f"{origin['checkpoint_id']} of attempt {document['taken_in_attempt']}"),
+        ("under", origin["root"]),
+        ("begins", f"attempt {document['attempt']}{fork}"),
+        ("next checkpoint", "full" if document["next_checkpoint_full"] else "incremental"),
+    ]
+    yield _pairs(lines)
+    stages = _table("stage", "state of", "keys>", "sets>", "key\ngroups>", "state table")
+    for stage in document["stages"]:
+        then, now = stage["key_groups_then"], stage["key_groups_now"]
+        empty = stage["source"] is None
+        stages.add_row(
+            stage["stage"],
+            _NONE if empty else stage["source"] + (" (migrated)" if stage["migrate"] else ""),
+            _NONE if empty else _count(stage["keys"]),
+            _NONE if empty else _count(len(stage["lineage"])),
+            str(now) if empty or then == now else f"{then} -> {now}",
+            stage["table"] or _NONE,
+        )
+    yield stages
+    sources = _table("source", "goes on behind")
+    for name, position in document["positions"].items():
+        sources.add_row(name, "nothing: it had read none" if position == "-" else position)
+    yield sources
+    yield _sinks(document["sinks"])
+    if document["differences"]:
+        yield listed("differences", document["differences"])
+
+
+def _sinks(sinks: Iterable[Mapping[str, Any]]) -> Table:
+    table = _table("sink", "version>", "commits\nundone>", "table")
+    for sink in sinks:
+        now, then = (sink["version_now"], sink["version_then"])
+        undone = "".join(f"\nundone: {commit}" for commit in sink["undone"])
+        note = f"\n{sink['note']}" if sink["note"] else ""
+        table.add_row(
+            sink["sink"],
+            _NONE if now is None else f"{now}" if then is None else f"{now} -> {then}",
+            _count(len(sink["undone"])),
+            (sink["place"] or _NONE) + undone + note,
+        )
+    return table
+
+
+def listed(what: str, sentences: Iterable[str], style: str = "") -> Table:
+    """Sentences under a heading."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column()
+    grid.add_column(overflow="fold", style=style)
+    for sentence in sentences:
+        grid.add_row("-", sentence)
+    table = Table.grid()
+    table.add_row(Text(what, f"bold {style}".strip()))
+    table.add_row(grid)
     return table
 
 

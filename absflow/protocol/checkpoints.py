@@ -133,6 +133,8 @@ class Manifest:
     """The record that makes a checkpoint exist; written by one commit and never changed.
 
     ``request`` is the wish that a savepoint answers; a checkpoint of the clock answers none.
+    ``derived_from`` is the checkpoint that a savepoint was made from that was written by hand, 0 if
+    from nothing; None for what the job itself has taken.
     """
 
     checkpoint_id: int
@@ -141,6 +143,7 @@ class Manifest:
     stages: tuple[StageManifest, ...]
     kind: Kind = Kind.CHECKPOINT
     request: str = ""
+    derived_from: int | None = None
 
     def stage(self, name: str) -> StageManifest | None:
         """The part of ``name``, None if the stage is not in this checkpoint."""

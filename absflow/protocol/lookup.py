@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from absflow.errors import NotFoundError
 from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Status, status_of
+from absflow.protocol.handwriting import NO_ATTEMPT, WRITTEN
 
 __all__ = [
     "StageColumns",
@@ -22,7 +24,11 @@ __all__ = [
     "no_stage_in_checkpoint",
     "sentence_of",
     "stages_of",
+    "whose",
 ]
+
+# An attempt and 0, or NO_ATTEMPT and the incarnation that wrote a savepoint by hand.
+Whose = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,41 +50,54 @@ class StageColumns:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The stages of a job, as each of its attempts had them.
+    """The stages of a job, as each of its attempts had them, and each savepoint written by hand.
 
     Attributes:
-        by_attempt: the stages of an attempt by name, attempts rising.
+        by_attempt: the stages by name; what is to be believed goes behind what is not.
     """
 
-    by_attempt: Mapping[int, Mapping[str, StageColumns]]
+    by_attempt: Mapping[Whose, Mapping[str, StageColumns]]
 
     @property
     def newest(self) -> dict[str, StageColumns]:
         """Every stage that there ever was; it is what the newest attempt that has it says."""
         return {name: s for stages in self.by_attempt.values() for name, s in stages.items()}
 
-    def at(self, columns: StageColumns, attempt: int) -> StageColumns:
-        """The stage as ``attempt`` had it; as it is now if that had none of this name."""
-        return self.by_attempt.get(attempt, {}).get(columns.stage, columns)
+    def at(self, columns: StageColumns, taken_by: Whose) -> StageColumns:
+        """The stage as a checkpoint has it; as it is now if there was none of this name."""
+        return self.by_attempt.get(taken_by, {}).get(columns.stage, columns)
 
-    def elsewhere(self, columns: StageColumns) -> list[int]:
-        """The attempts whose state of the stage lies in another table."""
+    def elsewhere(self, columns: StageColumns) -> list[Whose]:
+        """Those whose state of the stage lies in another table."""
         return [n for n in self.by_attempt if self.at(columns, n).table != columns.table]
 
 
-def stages_of(rows: Iterable[tuple[int, str]]) -> Stages:
+def whose(row: Mapping[str, Any]) -> Whose:
+    """Whose description of the stages holds for a COMPLETED row of ``checkpoints``."""
+    if row.get("derived_from") is None:
+        return row["attempt"], 0
+    return NO_ATTEMPT, row["incarnation"]
+
+
+def stages_of(rows: Iterable[Mapping[str, Any]]) -> Stages:
     """The stages of a job.
 
     Args:
-        rows: ``attempt`` and ``details`` of the STARTED rows of ``attempts``, in any order.
+        rows: of ``attempts``, in any order; others than STARTED and WRITTEN ones do not count.
 
     >>> text = '{"legs": {"key": [["tailnum", "string"]], "state": [], "table": "legs.2"}}'
-    >>> stages_of([(2, text)]).newest
+    >>> stages_of([{"kind": "STARTED", "attempt": 2, "incarnation": 5, "details": text}]).newest
     {'legs': StageColumns(stage='legs', key=('tailnum',), state=(), table='legs.2')}
     """
+    # What an attempt says of a stage goes before what a savepoint written by hand does.
+    described = [
+        ((row["attempt"], 0 if row["kind"] == "STARTED" else row["incarnation"]), row["details"])
+        for row in rows
+        if row["kind"] in {"STARTED", WRITTEN}
+    ]
     return Stages(
         {
-            attempt: {
+            taken_by: {
                 name: StageColumns(
                     name,
                     tuple(column for column, _ in described["key"]),
@@ -87,7 +106,7 @@ def stages_of(rows: Iterable[tuple[int, str]]) -> Stages:
                 )
                 for name, described in json.loads(text).items()
             }
-            for attempt, text in sorted(rows)
+            for taken_by, text in sorted(described)
         }
     )
 

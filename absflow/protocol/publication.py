@@ -16,7 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from absflow.protocol.recovery import Attempt, line
+from absflow.protocol.handwriting import Written
+from absflow.protocol.line import line
+from absflow.protocol.recovery import Attempt
 
 __all__ = ["Publication", "owed"]
 
@@ -31,7 +33,11 @@ class Publication:
 
 
 def owed(
-    root: str, attempts: Iterable[Attempt], completed: Mapping[int, int], published: int
+    root: str,
+    attempts: Iterable[Attempt],
+    completed: Mapping[int, int],
+    written: Mapping[int, Written],
+    published: int,
 ) -> list[Publication]:
     """What must be published before anything else, in order.
 
@@ -39,9 +45,14 @@ def owed(
         root: the storage root, as origins name it.
         attempts: all attempts under it.
         completed: the attempt of each completed checkpoint, by id.
+        written: those of them that were written by hand, and bring no rows.
         published: the newest checkpoint whose rows the sink holds; 0 if there is none.
     """
-    ids, beyond = line(root, attempts, completed)
+    ids, beyond = line(root, attempts, completed, written)
     before = [*ids[1:], beyond.checkpoint_id if beyond else 0]
-    found = [Publication(n, m, completed[n]) for n, m in zip(ids, before, strict=False)]
+    found = [
+        Publication(n, m, completed[n])
+        for n, m in zip(ids, before, strict=False)
+        if n not in written
+    ]
     return sorted((p for p in found if p.checkpoint_id > published), key=lambda p: p.checkpoint_id)

@@ -7,10 +7,6 @@ checkpoint it was restored from; nothing of it runs before its READY fact. So a 
 READY discards what is there and makes the same restore again, as a new attempt, and nothing of an
 attempt that was never ready can be seen (Flink: a restored job is not RUNNING before every task has
 its state).
-
-The *line* of a job is the newest ready attempt up to now, the attempt it was restored from up to
-that checkpoint, and so on. Checkpoints beside the line were abandoned by a restore to an older one;
-they stay readable, but ``latest`` never means them.
 """
 
 from __future__ import annotations
@@ -36,11 +32,9 @@ __all__ = [
     "attempts_of",
     "decide",
     "fit",
-    "latest",
-    "line",
     "parse_wish",
-    "segments",
     "table_of",
+    "widens",
 ]
 
 # What is lost by neither a cast nor a hash; the order within a row is from narrow to wide.
@@ -77,11 +71,13 @@ class Attempt:
         attempt: its number, from 1 on.
         origin: what it was restored from; None if it began with nothing.
         ready: its READY fact is there.
+        incarnation: the driver that opened it.
     """
 
     attempt: int
     origin: Origin | None = None
     ready: bool = False
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +125,12 @@ def attempts_of(rows: Iterable[Mapping[str, Any]]) -> list[Attempt]:
     ready = {row["attempt"] for row in rows if row["kind"] == "READY"}
     started = [row for row in rows if row["kind"] == "STARTED"]
     return [
-        Attempt(row["attempt"], _origin(row["restored_from"]), row["attempt"] in ready)
+        Attempt(
+            row["attempt"],
+            _origin(row["restored_from"]),
+            row["attempt"] in ready,
+            row["incarnation"],
+        )
         for row in sorted(started, key=lambda row: int(row["attempt"]))
     ]
 
@@ -157,12 +158,14 @@ def parse_wish(text: str) -> Wish:
     return Wish(root, None if last == "latest" else int(last))
 
 
-def decide(attempts: Sequence[Attempt], wish: Wish | None) -> Start:
+def decide(attempts: Sequence[Attempt], wish: Wish | None, written: Collection[int] = ()) -> Start:
     """What a start has to do.
 
     Args:
         attempts: all attempts under the storage root.
         wish: a restore that was asked for. It is made at every start that asks for it.
+        written: savepoints there that were written by hand; only a job without any attempt is
+            begun with the newest of them unasked.
     """
     newest = max(attempts, key=lambda a: a.attempt, default=None)
     unready = tuple(a.attempt for a in attempts if not a.ready)
@@ -170,68 +173,12 @@ def decide(attempts: Sequence[Attempt], wish: Wish | None) -> Start:
     if wish is not None:
         return Restore(after, wish, unready)
     if newest is None:
-        return Begin()
+        return Restore(after, Wish(None, max(written))) if written else Begin()
     if newest.ready:
         return GoOn(newest.attempt)
     if newest.origin is None:
         return Begin(newest.attempt)
     return Restore(after, Wish(newest.origin.root, newest.origin.checkpoint_id), unready)
-
-
-def segments(
-    root: str, attempts: Iterable[Attempt], completed: Mapping[int, int]
-) -> tuple[list[tuple[int, int | None]], Origin | None]:
-    """The line in its attempts, newest first, and where it leaves this root.
-
-    Args:
-        root: the storage root, as origins name it.
-        attempts: all attempts under it.
-        completed: the attempt of each completed checkpoint, by id, of deleted ones too.
-
-    Returns:
-        Attempts, each with the last checkpoint of it that counts; None if all do.
-    """
-    by_number = {a.attempt: a for a in attempts}
-    at = max((a.attempt for a in by_number.values() if a.ready), default=None)
-    upto: int | None = None
-    found: list[tuple[int, int | None]] = []
-    while at is not None:
-        found.append((at, upto))
-        origin = by_number[at].origin
-        if origin is None or origin.root != root:
-            return found, origin
-        at, upto = completed.get(origin.checkpoint_id), origin.checkpoint_id
-    return found, None
-
-
-def line(
-    root: str, attempts: Iterable[Attempt], completed: Mapping[int, int]
-) -> tuple[list[int], Origin | None]:
-    """The checkpoints of the job as it is now, newest first, and where the line leaves this root.
-
-    Arguments as for :func:`segments`.
-    """
-    parts, beyond = segments(root, attempts, completed)
-    ids: list[int] = []
-    for at, upto in parts:
-        mine = (n for n, attempt in completed.items() if attempt == at)
-        ids += sorted((n for n in mine if upto is None or n <= upto), reverse=True)
-    return ids, beyond
-
-
-def latest(
-    root: str,
-    attempts: Iterable[Attempt],
-    completed: Mapping[int, int],
-    deleted: Collection[int] = (),
-) -> Origin | None:
-    """What ``latest`` means; None if nothing has completed.
-
-    Arguments as for :func:`segments`; what is ``deleted`` cannot be meant.
-    """
-    ids, beyond = line(root, attempts, completed)
-    newest = next((n for n in ids if n not in deleted), None)
-    return beyond if newest is None else Origin(root, newest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +323,7 @@ class _Fitting:
                         f"{told}: state column {column!r} is new and has no default; declare one "
                         f"(defaults={{{column!r}: ...}}), or a migration"
                     )
-            elif was[column] != type_ and _widens(was[column], type_):
+            elif was[column] != type_ and widens(was[column], type_):
                 self.differences.append(
                     f"{told}: state column {column!r} is widened from {was[column]} to {type_}"
                 )
@@ -432,7 +379,8 @@ def _columns(described: Sequence[Sequence[str]]) -> str:
     return ", ".join(f"{name} {type_}" for name, type_ in described) or "none"
 
 
-def _widens(old: str, new: str) -> bool:
+def widens(old: str, new: str) -> bool:
+    """Whether the Arrow type ``new`` holds every value of ``old``, another one."""
     if any(old in row and new in row and row.index(old) < row.index(new) for row in _WIDER):
         return True
     was, is_ = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)

@@ -13,7 +13,8 @@ Order of the writes of batch b, and what a kill between two of them leaves behin
 Whatever is missing after a kill is done by the replay of b, which runs the operator again on the
 state before b and gets the same pages; what is there already is skipped by its transaction id.
 Delta skips such a write without running its plan, so the first batch after a start is materialised
-by an action of its own before it is written.
+by an action of its own before it is written. Before each write the fence is asked whether a newer
+driver has started.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ from absflow.protocol.checkpoints import FailureReason, StageReport
 from absflow.protocol.messages import CheckpointFailed, Event, StageReported
 from absflow.sinks import Sink, SinkWrite
 from absflow.spark.alignment_log import AlignmentLog, Arrived
+from absflow.spark.drain import Drain
 from absflow.spark.plan import ALIGNMENT_PROPERTY, source_index
 from absflow.spark.positions import SourceLogs
 from absflow.spark.snapshots import SnapshotAppender
 from absflow.storage import tables
+from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 
@@ -90,7 +93,9 @@ class StageBatches:
         channel: bool,
         sinks: dict[str, Sink],
         appender: SnapshotAppender,
+        drain: Drain,
         max_held_bytes: int,
+        fence: Fence,
         tell: Callable[[Event], None],
     ) -> None:
         """Take up the stage where its last committed batch left it.
@@ -105,7 +110,9 @@ class StageBatches:
             channel: whether the stage has consumers.
             sinks: the stage's sinks by name.
             appender: takes the snapshots.
+            drain: may hold the stage.
             max_held_bytes: ``alignment.max-held``.
+            fence: asked before each write.
             tell: puts an event into the coordinator's queue.
         """
         self._job = job
@@ -117,7 +124,9 @@ class StageBatches:
         self._sinks = sinks
         self._first_sink = next((name for name, sink in sinks.items() if sink.reads_all), None)
         self._appender = appender
+        self._drain = drain
         self._max_held_bytes = max_held_bytes
+        self._fence = fence
         self._tell = tell
         self._first = True
         inputs = [given.name for given in spec.inputs]
@@ -133,6 +142,8 @@ class StageBatches:
         """Run one micro-batch; called by Spark on the thread of the query."""
         if self._first:
             self._align, self._arrived = self._log.load(batch_id)
+        if not self._drain.may_run(self._align.snapshot):
+            raise _StoppedError
         frame.sparkSession.sparkContext.setLocalProperty(
             ALIGNMENT_PROPERTY, alignment.to_json(self._align)
         )
@@ -192,9 +203,9 @@ class StageBatches:
     def _write_channel(self, pages: DataFrame, batch_id: int) -> None:
         assert self._channel is not None
         note = {"rows": "rows", "stage": self._spec.name, "batch": batch_id}
-        tables.append(
-            self._rows(pages, batch_id), self._channel, self._channel_app, 2 * batch_id, note
-        )
+        rows = self._rows(pages, batch_id)
+        self._fence.check()
+        tables.append(rows, self._channel, self._channel_app, 2 * batch_id, note)
 
     def _rows(self, pages: DataFrame, batch_id: int | None) -> DataFrame:
         output = self._spec.output
@@ -216,9 +227,9 @@ class StageBatches:
 
     def _write_sink(self, pages: DataFrame, name: str, batch_id: int, epoch: int) -> None:
         made = SinkWrite(self._job, self._spec.name, name, self._attempt, batch_id, epoch)
-        self._sinks[name].write(
-            self._rows(pages.where(F.col("checkpoint_id") == epoch), None), made
-        )
+        rows = self._rows(pages.where(F.col("checkpoint_id") == epoch), None)
+        self._fence.check()
+        self._sinks[name].write(rows, made)
 
     # -- replay -------------------------------------------------------------------------------
 
@@ -282,6 +293,7 @@ class StageBatches:
     def _keep_position(self, note: Arrived, name: str, offsets: list[str]) -> None:
         if name not in note.positions:
             position = offsets[source_index(self._spec, name)]
+            self._fence.check()
             self._source_logs.keep(name, position)
             note.positions[name] = position
 
@@ -300,6 +312,7 @@ class StageBatches:
         state = pages.where(
             (F.col("kind") == PageKind.STATE.value) & (F.col("checkpoint_id") == checkpoint_id)
         )
+        self._fence.check()
         state.write.mode("overwrite").parquet(path)
         return path
 
@@ -321,6 +334,7 @@ class StageBatches:
         frame = pages.sparkSession.createDataFrame(table).coalesce(1)
         words = [f"{row['kind'].lower()} {row['checkpoint_id']}" for row in control]
         note = {"rows": ", ".join(words), "stage": self._spec.name, "batch": batch_id}
+        self._fence.check()
         tables.append(frame, self._channel, self._channel_app, 2 * batch_id + 1, note)
         return _now_ms() - started
 
@@ -366,6 +380,7 @@ class StageBatches:
 
     def _save_alignment(self, batch_id: int, after: Alignment) -> None:
         if after != self._align:
+            self._fence.check()
             self._log.save(batch_id, after, self._arrived)
             self._align = after
 

@@ -2,6 +2,7 @@
 
 Order of the writes, and what a kill between two of them leaves behind:
 
+0. nothing is read before the lock of the storage root is held (:mod:`absflow.storage.lock`);
 1. the driver's claim: a STARTED fact opens an attempt, a DRIVER fact goes on with one;
 2. what the attempt needs: tables, state (:mod:`absflow.spark.restore`), sinks put back;
 3. its READY fact.
@@ -24,6 +25,7 @@ from pyspark.sql import SparkSession
 from absflow.errors import GraphError, RestoreError
 from absflow.graph import check_unchanged, describe, fingerprint, topology
 from absflow.protocol import publication, recovery
+from absflow.protocol.handwriting import WRITTEN, Written, written_of
 from absflow.protocol.messages import Action, Policy
 from absflow.protocol.publication import Publication
 from absflow.protocol.recovery import Origin, Restore
@@ -33,10 +35,12 @@ from absflow.spark.plan import ControlStart, JobSpec
 from absflow.spark.publisher import published_by
 from absflow.spark.restore import RestorePlan, carry_out, plan_restore
 from absflow.storage import tables
+from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
+from absflow.storage.lock import RootLock, hold
 
-__all__ = ["Begun", "begin", "plan"]
+__all__ = ["Begun", "begin", "plan", "rows_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class Begun:
         owed: what it must do before anything else.
         owed_publications: by on-checkpoint sink, what must be published before anything else.
         newest_completed: the newest completed checkpoint on the line; 0 if there is none.
+        fence: tells this driver of a newer one.
+        lock: of the storage root; to be released once nothing of the job runs.
     """
 
     layout: Layout
@@ -68,6 +74,8 @@ class Begun:
     owed: tuple[Action, ...]
     owed_publications: Mapping[str, Sequence[Publication]]
     newest_completed: int
+    fence: Fence
+    lock: RootLock
 
 
 def plan(spark: SparkSession, job: JobSpec) -> RestorePlan | None:
@@ -78,8 +86,8 @@ def plan(spark: SparkSession, job: JobSpec) -> RestorePlan | None:
     """
     files = Files(spark)
     layout = Layout(files.qualified(job.settings.storage_path))
-    rows = _rows(spark, files, layout.attempts)
-    start = recovery.decide(recovery.attempts_of(rows), _wish(files, job.settings))
+    rows = rows_of(spark, files, layout.attempts)
+    start = _start(spark, files, job, layout, rows)
     if not isinstance(start, Restore):
         return None
     return plan_restore(spark, files, job, layout, start)
@@ -89,16 +97,30 @@ def begin(spark: SparkSession, job: JobSpec) -> Begun:
     """Prepare the attempt that this start asks for; everything is checked before it is written.
 
     Raises:
-        StorageError: the storage root cannot be used.
+        StorageError: the storage root cannot be used, or another driver does not let go of it.
         GraphError: the graph is not the one that its state belongs to, or a sink's table is
             another one.
         RestoreError: the checkpoint cannot be restored as asked.
+        FencedError: a newer driver started meanwhile.
     """
     files = Files(spark)
     files.check_writable(job.settings.storage_path)
     layout = Layout(files.qualified(job.settings.storage_path))
-    rows = _rows(spark, files, layout.attempts)
-    start = recovery.decide(recovery.attempts_of(rows), _wish(files, job.settings))
+    lock = hold(layout.root, lambda: _decide(spark, files, job, layout))
+    try:
+        decided = _decide(spark, files, job, layout)
+        return _Beginning(spark, files, job, layout, lock, *decided).begin()
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _decide(
+    spark: SparkSession, files: Files, job: JobSpec, layout: Layout
+) -> tuple[Sequence[Mapping[str, Any]], recovery.Start, RestorePlan | None]:
+    """The rows of ``attempts``, and what to start by them; changes nothing, refuses what it can."""
+    rows = rows_of(spark, files, layout.attempts)
+    start = _start(spark, files, job, layout, rows)
     planned: RestorePlan | None = None
     if isinstance(start, Restore):
         planned = plan_restore(spark, files, job, layout, start)
@@ -107,7 +129,10 @@ def begin(spark: SparkSession, job: JobSpec) -> Begun:
                 f"checkpoint {planned.origin} cannot be restored, and nothing was changed: "
                 + "; ".join(planned.problems)
             )
-    return _Beginning(spark, files, job, layout, rows, start, planned).begin()
+    started = _details(rows, start.attempt, "STARTED")
+    if started is not None:
+        check_unchanged(job.graph, started)
+    return rows, start, planned
 
 
 class _Beginning:
@@ -119,6 +144,7 @@ class _Beginning:
         files: Files,
         job: JobSpec,
         layout: Layout,
+        lock: RootLock,
         rows: Sequence[Mapping[str, Any]],
         start: recovery.Start,
         planned: RestorePlan | None,
@@ -132,14 +158,19 @@ class _Beginning:
         self._planned = planned
         self._attempt = start.attempt
         self._incarnation = max((row["incarnation"] for row in rows), default=0) + 1
+        self._lock = lock
+        self._fence = Fence(files.exists, files.read, layout.attempts, self._incarnation, lock)
         self._fingerprint = fingerprint(job.graph)
 
     def begin(self) -> Begun:
         """Claim, prepare, say READY."""
-        started = self._details("STARTED")
-        if started is not None:
-            check_unchanged(self._job.graph, started)
+        started = _details(self._rows, self._attempt, "STARTED")
         state_tables = self._state_tables(started)
+        # A sink that cannot be used is refused before the claim: an attempt that was claimed and
+        # never got ready rewinds the job, for the next start makes the same restore again.
+        for name, sink in self._job.sinks.items():
+            stage = self._job.graph.stages[self._job.graph.sinks[name].stage]
+            sink.prepare(self._spark, stage.output)
         attempts = self._own(self._layout.attempts, tables.ATTEMPTS)
         if started is not None:
             attempts.append(self._fact("DRIVER"))
@@ -152,14 +183,14 @@ class _Beginning:
             attempts.append({**self._fact("STARTED", described), "restored_from": source})
         self._create_tables(state_tables)
         written = Tables(
-            barriers=self._own(self._layout.barriers, tables.BARRIERS),
-            overtakes=self._own(self._layout.overtakes, tables.OVERTAKES),
-            checkpoints=self._own(self._layout.checkpoints, tables.CHECKPOINTS),
+            barriers=self._claimed(self._layout.barriers, tables.BARRIERS),
+            overtakes=self._claimed(self._layout.overtakes, tables.OVERTAKES),
+            checkpoints=self._claimed(self._layout.checkpoints, tables.CHECKPOINTS),
             attempt=self._attempt,
             incarnation=self._incarnation,
             fingerprint=self._fingerprint,
         )
-        ready = self._details("READY")
+        ready = _details(self._rows, self._attempt, "READY")
         if ready is None:
             ready = self._prepare()
             attempts.append(self._fact("READY", ready))
@@ -177,12 +208,17 @@ class _Beginning:
             attempts=attempts,
             coordinator=CoordinatorDriver(written, state, _now_ms),
             owed=owed,
-            owed_publications=self._owed_publications(ready, written.completed()),
+            owed_publications=self._owed_publications(ready, *written.completed()),
             newest_completed=state.completed_id or (origin.checkpoint_id if origin else 0),
+            fence=self._fence,
+            lock=self._lock,
         )
 
     def _owed_publications(
-        self, ready: Mapping[str, Any], completed: Mapping[int, int]
+        self,
+        ready: Mapping[str, Any],
+        completed: Mapping[int, int],
+        written: Mapping[int, Written],
     ) -> dict[str, list[Publication]]:
         attempts = [a for a in recovery.attempts_of(self._rows) if a.attempt != self._attempt]
         attempts.append(recovery.Attempt(self._attempt, self._origin(), ready=True))
@@ -195,7 +231,8 @@ class _Beginning:
                 )
             noted = published_by(self._files, self._layout, self._attempt, name)
             last = ready["published"][name] if noted is None else noted
-            owed[name] = publication.owed(self._layout.root, attempts, completed, last)
+            root = self._layout.root
+            owed[name] = publication.owed(root, attempts, completed, written, last)
         return owed
 
     def _published(self) -> dict[str, int]:
@@ -205,13 +242,14 @@ class _Beginning:
         """
         if self._planned is None:
             return dict.fromkeys(self._on_checkpoint(), 0)
-        upto = self._planned.origin.checkpoint_id
+        upto = self._planned.cut
         held: dict[str, int] = {}
         for name in self._on_checkpoint():
             before = self._planned.sinks[name]
             noted = published_by(self._files, self._layout, self._planned.began_in, name)
-            known = before.published if before.published is not None else noted
-            held[name] = upto if known is None or before.new else min(known, upto)
+            known = (before.published, noted, self._planned.published.get(name))
+            last = next((n for n in known if n is not None), upto)
+            held[name] = upto if before.new else min(last, upto)
         return held
 
     def _on_checkpoint(self) -> list[str]:
@@ -239,13 +277,6 @@ class _Beginning:
         known = recovery.attempts_of(self._rows)
         return next((a.origin for a in known if a.attempt == self._attempt), None)
 
-    def _details(self, kind: str) -> dict[str, Any] | None:
-        """What an earlier driver wrote about this attempt."""
-        for row in self._rows:
-            if row["attempt"] == self._attempt and row["kind"] == kind:
-                return dict(json.loads(row["details"]))
-        return None
-
     def _fact(self, kind: str, details: Mapping[str, Any] | None = None) -> dict[str, Any]:
         return {
             "attempt": self._attempt,
@@ -258,13 +289,23 @@ class _Beginning:
 
     def _own(self, path: str, schema: pa.Schema) -> tables.DriverTable:
         driver = f"{self._job.graph.job}/driver"
-        return tables.DriverTable(self._spark, self._files, path, schema, driver, self._incarnation)
+        return tables.DriverTable(
+            self._spark, self._files, path, schema, driver, self._incarnation, self._fence
+        )
+
+    def _claimed(self, path: str, schema: pa.Schema) -> tables.DriverTable:
+        """A table in which no older driver can commit from here on."""
+        table = self._own(path, schema)
+        if not self._lock.held:
+            table.claim()
+        return table
 
     def _state_tables(self, started: Mapping[str, Any] | None) -> dict[str, str]:
         """Which state history each stage writes; :func:`absflow.protocol.recovery.table_of`."""
         if started is not None:
             return {name: stage["table"] for name, stage in started.items()}
-        graphs = [json.loads(r["details"]) for r in self._rows if r["kind"] == "STARTED"]
+        kinds = {"STARTED", WRITTEN}
+        graphs = [json.loads(r["details"]) for r in self._rows if r["kind"] in kinds]
         used = {stage["table"] for graph in graphs for stage in graph.values()}
         planned = self._planned if self._planned and not self._planned.fork else None
         fits = {fit.stage: fit for fit in planned.stages} if planned else {}
@@ -286,8 +327,6 @@ class _Beginning:
                 channel = self._layout.channel(name, self._attempt)
                 columns = tables.channel_columns(spec.output)
                 tables.create(self._spark, channel, columns, ["_epoch"], tables.CHANNEL_PROPERTIES)
-        for name, sink in self._job.sinks.items():
-            sink.prepare(self._spark, graph.stages[graph.sinks[name].stage].output)
 
     def _policy(self) -> Policy:
         settings = self._job.settings
@@ -297,7 +336,21 @@ class _Beginning:
             min_pause_ms=settings.checkpoint_min_pause_ms,
             max_concurrent=settings.checkpoint_max_concurrent,
             tolerable_failed=settings.checkpoint_tolerable_failed,
+            savepoint_timeout_ms=settings.savepoint_timeout_ms,
         )
+
+
+def _start(
+    spark: SparkSession,
+    files: Files,
+    job: JobSpec,
+    layout: Layout,
+    rows: Sequence[Mapping[str, Any]],
+) -> recovery.Start:
+    attempts = recovery.attempts_of(rows)
+    # What was written is asked for only where it counts: reading one more table costs a start.
+    facts = [] if attempts or not rows else rows_of(spark, files, layout.checkpoints)
+    return recovery.decide(attempts, _wish(files, job.settings), written_of(facts))
 
 
 def _wish(files: Files, settings: Settings) -> recovery.Wish | None:
@@ -309,11 +362,19 @@ def _wish(files: Files, settings: Settings) -> recovery.Wish | None:
     return recovery.Wish(None if root == own else root, wish.checkpoint_id)
 
 
-def _rows(spark: SparkSession, files: Files, path: str) -> list[dict[str, Any]]:
-    """The rows of ``attempts``; none if the table is not there."""
+def rows_of(spark: SparkSession, files: Files, path: str) -> list[dict[str, Any]]:
+    """The rows of a driver's table; none if it is not there."""
     if not files.names(f"{path}/_delta_log"):
         return []
     return list(tables.read(spark, path).toArrow().to_pylist())
+
+
+def _details(rows: Sequence[Mapping[str, Any]], attempt: int, kind: str) -> dict[str, Any] | None:
+    """What an earlier driver wrote about an attempt."""
+    for row in rows:
+        if row["attempt"] == attempt and row["kind"] == kind:
+            return dict(json.loads(row["details"]))
+    return None
 
 
 def _now_ms() -> int:

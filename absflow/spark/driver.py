@@ -21,6 +21,7 @@ from absflow.protocol.checkpoints import (
     StageReport,
 )
 from absflow.protocol.coordinator import Coordinator
+from absflow.protocol.handwriting import Written, written_of
 from absflow.protocol.inventory import Compacted
 from absflow.protocol.messages import (
     Action,
@@ -137,6 +138,7 @@ class Tables:
         """Commit the manifest: from here on the checkpoint exists."""
         fact = self._fact(manifest.checkpoint_id, FactKind.COMPLETED, manifest.triggered_ms, now_ms)
         fact |= {"base_id": manifest.base_id, "stages": [_stage_row(s) for s in manifest.stages]}
+        fact["derived_from"] = manifest.derived_from
         self._checkpoints.append(fact | _asked(manifest.kind, manifest.request))
 
     def write_deleted(self, checkpoint_ids: Sequence[int], now_ms: int) -> None:
@@ -167,11 +169,11 @@ class Tables:
             for row in self._checkpoints.rows()
         )
 
-    def completed(self) -> dict[int, int]:
-        """The attempt of each completed checkpoint, by id."""
-        rows = self._checkpoints.rows()
+    def completed(self) -> tuple[dict[int, int], dict[int, Written]]:
+        """The attempt of each completed checkpoint, by id, and those that were written by hand."""
         done = FactKind.COMPLETED.value
-        return {r["checkpoint_id"]: r["attempt"] for r in rows if r["kind"] == done}
+        rows = [row for row in self._checkpoints.rows() if row["kind"] == done]
+        return {row["checkpoint_id"]: row["attempt"] for row in rows}, written_of(rows)
 
     def recover(
         self,
@@ -212,27 +214,32 @@ class Tables:
             for row in rows
             if row["kind"] == Kind.END.value and row["attempt"] == self._attempt
         }
-        written = self._checkpoints.rows()
-        terminal = [row for row in written if row["kind"] in _ENDS]
+        rows_there = self._checkpoints.rows()
+        terminal = [row for row in rows_there if row["kind"] in _ENDS]
         facts = tuple(
             Fact(row["checkpoint_id"], FactKind(row["kind"]), request=row["request"] or "")
             for row in terminal
         )
-        completed = [row for row in terminal if row["kind"] == FactKind.COMPLETED.value]
-        mine = [row for row in completed if row["attempt"] == self._attempt]
-        if origin is not None and not mine and not full:
-            mine = [row for row in completed if row["checkpoint_id"] == origin.checkpoint_id]
-        newest = max(mine, key=lambda row: row["checkpoint_id"], default=None)
         return coordinator.recover(
             topology,
             policy,
             now_ms,
             triggers,
             facts,
-            shortened(manifest_of(newest), compacted_of(written)) if newest else None,
+            self._goes_on_from(rows_there, None if full else origin),
             frozenset(ended),
             floor=origin.checkpoint_id if origin else 0,
         )
+
+    def _goes_on_from(self, rows: list[dict[str, Any]], origin: Origin | None) -> Manifest | None:
+        """The newest checkpoint that the attempt has taken, else the one that it began with."""
+        completed = [row for row in rows if row["kind"] == FactKind.COMPLETED.value]
+        # It does not go on from a savepoint that was written by hand and not restored.
+        mine = [r for r in completed if r["attempt"] == self._attempt and r["derived_from"] is None]
+        if origin is not None and not mine:
+            mine = [row for row in completed if row["checkpoint_id"] == origin.checkpoint_id]
+        newest = max(mine, key=lambda row: int(row["checkpoint_id"]), default=None)
+        return shortened(manifest_of(newest), compacted_of(rows)) if newest else None
 
     def _fact(
         self, checkpoint_id: int, kind: FactKind, triggered_ms: int, now_ms: int
@@ -271,6 +278,7 @@ def manifest_of(row: Mapping[str, Any]) -> Manifest:
         tuple(stages),
         Kind(row["type"]),
         row["request"] or "",
+        row["derived_from"],
     )
 
 

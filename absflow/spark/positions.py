@@ -12,15 +12,20 @@ import json
 from collections.abc import Mapping
 from urllib.parse import unquote
 
+from pyspark.sql import DataFrame, SparkSession
+
 from absflow.columnar.stage import StageSpec
 from absflow.errors import StorageError
+from absflow.spark.kafka import Offsets, available_offsets
 from absflow.spark.plan import source_index
+from absflow.spark.sources import describe_source
 from absflow.storage import file_source_log
+from absflow.storage.delta_log import log_file, newest_version
 from absflow.storage.file_source_log import FileEntry
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 
-__all__ = ["NOTHING_READ", "SourceLogs", "missing_files"]
+__all__ = ["NOTHING_READ", "SourceLogs", "unreadable"]
 
 # How Spark's offset log says that a source has not given anything yet.
 NOTHING_READ = "-"
@@ -132,8 +137,40 @@ def offset_of(position: str) -> int:
     return int(json.loads(position)["logOffset"])
 
 
-def missing_files(files: Files, copies: str, position: str) -> list[str]:
-    """Files that were read after ``position`` and are gone: a restore would lose their rows."""
+def unreadable(
+    spark: SparkSession,
+    files: Files,
+    frame: DataFrame,
+    position: str,
+    copies: str,
+) -> list[str]:
+    """What a source does not hold any more of what stands behind a position, in words.
+
+    Args:
+        spark: the session.
+        files: for looking.
+        frame: the source's frame.
+        position: where it is to go on.
+        copies: the directory of copies of the attempt that the position is of.
+
+    Raises:
+        StorageError: the source cannot be asked.
+    """
+    source = describe_source(frame)
+    if source.is_files:
+        gone = _missing_files(files, copies, position)
+        if gone:
+            return [f"{len(gone)} files that were read after it are gone, {gone[0]!r} first"]
+    elif position == NOTHING_READ:
+        return []
+    elif source.format == "kafka":
+        return _expired(available_offsets(spark, source.options, position), position)
+    elif source.format == "delta" and "path" in source.options:
+        return _cleaned_up(files, source.options["path"], position)
+    return []
+
+
+def _missing_files(files: Files, copies: str, position: str) -> list[str]:
     upto = -1 if position == NOTHING_READ else offset_of(position)
     later: Mapping[str, None] = {
         unquote(entry.path): None
@@ -143,3 +180,36 @@ def missing_files(files: Files, copies: str, position: str) -> list[str]:
         if entry.batch_id > upto
     }
     return [path for path in later if not files.exists(path)]
+
+
+def _expired(there: Mapping[tuple[str, int], Offsets], position: str) -> list[str]:
+    problems = []
+    for topic, partitions in json.loads(position).items():
+        for partition, wanted in partitions.items():
+            found = there.get((topic, int(partition)))
+            named = f"partition {partition} of topic {topic!r}"
+            if found is None:
+                problems.append(f"{named} is gone; offset {wanted} was wanted")
+            elif not found.earliest <= wanted <= found.latest:
+                problems.append(
+                    f"{named} has offsets {found.earliest} to {found.latest}, wanted {wanted}"
+                )
+    return problems
+
+
+def _cleaned_up(files: Files, table: str, position: str) -> list[str]:
+    """Delta reads a table commit by commit: from the version of the position on all must be there.
+
+    The position behind the newest commit names the next one.
+    """
+    wanted = int(json.loads(position)["reservoirVersion"])
+    names = set(files.names(f"{table}/_delta_log"))
+    newest = newest_version(names)
+    if newest is None:
+        return [f"there is no Delta table at {table!r} any more"]
+    first = next(
+        (v for v in range(newest, -1, -1) if log_file("", v).rpartition("/")[2] not in names), -1
+    )
+    if not first < wanted <= newest + 1:
+        return [f"table {table!r} has versions {first + 1} to {newest}, wanted {wanted}"]
+    return []

@@ -18,11 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from absflow.columnar.pages import CHANNEL_FIELDS, PageKind
+from absflow.errors import FencedError
 from absflow.protocol.publication import Publication
 from absflow.protocol.restarts import RestartPolicy, Restarts, on_failure
 from absflow.sinks import SinkPublication
 from absflow.spark.plan import JobSpec
 from absflow.storage import tables
+from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 
@@ -60,6 +62,7 @@ class Publisher:
         owed: Mapping[str, Sequence[Publication]],
         newest: int,
         policy: RestartPolicy,
+        fence: Fence,
         tell: Callable[[PublicationFailed], None],
     ) -> None:
         """Start the thread, which publishes what is owed first.
@@ -73,6 +76,7 @@ class Publisher:
             owed: by sink, what must be made good.
             newest: the newest completed checkpoint on the line; 0 if there is none.
             policy: how often and when a failed write is tried again.
+            fence: asked before each write.
             tell: called when it is given up.
         """
         self._spark = spark
@@ -83,6 +87,7 @@ class Publisher:
         self._owed = owed
         self._newest = newest
         self._policy = policy
+        self._fence = fence
         self._tell = tell
         self._closing = threading.Event()
         self._waiting: queue.Queue[int | None] = queue.Queue()
@@ -119,7 +124,10 @@ class Publisher:
         tried = Restarts()
         while True:
             try:
+                self._fence.check()
                 self._write(sink, publication)
+            except FencedError:
+                return False  # the job's thread sees it, too; the newer driver makes it good
             except Exception as error:  # whatever it is, it must be told: the rows are owed
                 tried, delay = on_failure(self._policy, tried, 0, 0)
                 _LOG.exception("sink %s, checkpoint %d", sink, publication.checkpoint_id)

@@ -30,22 +30,26 @@ from absflow.errors import NotFoundError, RestoreError
 from absflow.graph import Upgrade, describe
 from absflow.protocol import alignment, recovery
 from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Manifest
+from absflow.protocol.handwriting import WRITTEN, cut_of, written_of
+from absflow.protocol.line import latest
 from absflow.protocol.lookup import no_checkpoint
 from absflow.protocol.recovery import Origin, Restore, StageFit
 from absflow.protocol.retention import compacted_of, deleted_of, shortened
 from absflow.sinks import SinkCut, SinkRestore
 from absflow.spark.driver import manifest_of
 from absflow.spark.plan import ALIGNMENT_PROPERTY, JobSpec, restored_pages, source_index
-from absflow.spark.positions import SourceLogs
+from absflow.spark.positions import SourceLogs, unreadable
 from absflow.storage import tables
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 
-__all__ = ["RestorePlan", "carry_out", "plan_restore"]
+__all__ = ["RestorePlan", "Taken", "carry_out", "find", "plan_restore"]
 
 _LOG = logging.getLogger(__name__)
 _COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
 _PAGE_TYPE = from_arrow_schema(PAGE_SCHEMA)
+# What tells whose a checkpoint is.
+_WHOSE = ("attempt", "incarnation", "derived_from")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,10 @@ class RestorePlan:
         sinks: what happens to each sink.
         tables: name of the state history of each stage in the checkpoint.
         keys: its key columns there.
-        began_in: the attempt that took the checkpoint.
+        began_in: the attempt that took the checkpoint; 0 if it was written from nothing.
+        cut: the checkpoint that positions and sinks are of: another one if it was written by hand,
+            0 if it was written from nothing.
+        published: what each on-checkpoint sink held when that attempt began.
         differences: between the graph of then and the one of now.
         problems: why it cannot be done; empty if it can.
     """
@@ -77,6 +84,8 @@ class RestorePlan:
     tables: Mapping[str, str]
     keys: Mapping[str, Sequence[str]]
     began_in: int
+    cut: int
+    published: Mapping[str, int]
     differences: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
@@ -85,16 +94,74 @@ class RestorePlan:
         """Whether the next checkpoint must be a full one: it has no sets here to build upon."""
         return self.fork or any(stage.changed for stage in self.stages)
 
+    def document(self) -> dict[str, Any]:
+        """The plan as JSON has it; ``absflow restore --plan --json`` prints it.
+
+        ``restores`` is true: a start restores, or would if there were no ``problems``; a start that
+        would not has these two alone. The stages come in topological order; ``source`` and
+        ``table`` are null for one that begins empty. A source that is not in ``positions`` begins
+        where its options say. ``version_then`` is null for a sink that stays as it is.
+        """
+        histories = Layout(self.origin.root)
+        return {
+            "restores": True,
+            "origin": {"root": self.origin.root, "checkpoint_id": self.origin.checkpoint_id},
+            "taken_in_attempt": self.began_in,
+            "attempt": self.attempt,
+            "fork": self.fork,
+            "next_checkpoint_full": self.full,
+            "stages": [
+                {
+                    "stage": fit.stage,
+                    "source": fit.source,
+                    "keys": fit.keys,
+                    "lineage": list(fit.lineage),
+                    "table": fit.source and histories.state(self.tables[fit.source]),
+                    "key_groups_then": fit.key_groups[0],
+                    "key_groups_now": fit.key_groups[1],
+                    "changed": fit.changed,
+                    "migrate": fit.migrate,
+                }
+                for fit in self.stages
+            ],
+            "positions": dict(self.positions),
+            "sinks": [
+                {
+                    "sink": name,
+                    "place": sink.place,
+                    "version_now": sink.now,
+                    "version_then": sink.then,
+                    "undone": list(sink.undone),
+                    "note": sink.note,
+                }
+                for name, sink in self.sinks.items()
+            ],
+            "differences": list(self.differences),
+            "problems": list(self.problems),
+        }
+
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
-    """A checkpoint and what must be known of the attempt that took it."""
+class Taken:
+    """A checkpoint and what must be known of how it came about.
+
+    Attributes:
+        origin: the checkpoint.
+        manifest: what it holds.
+        attempt: the attempt that took it, or what it was written from; 0 for none.
+        cut: the checkpoint that positions and sinks are of; 0 if it was written from nothing.
+        described: its stages.
+        sinks: place and version, when that attempt began, of each of its sinks.
+        published: what each on-checkpoint sink held then.
+    """
 
     origin: Origin
     manifest: Manifest
     attempt: int
+    cut: int
     described: dict[str, Any]
-    ready: dict[str, Any]
+    sinks: dict[str, Any]
+    published: dict[str, int]
 
 
 def plan_restore(
@@ -112,7 +179,7 @@ def plan_restore(
     Raises:
         NotFoundError: there is no such checkpoint.
     """
-    taken = _find(spark, files, start.wish.root or layout.root, start.wish.checkpoint_id)
+    taken = find(spark, files, start.wish.root or layout.root, start.wish.checkpoint_id)
     fork = taken.origin.root != layout.root
     upgrades = job.graph.upgrades
     declared = recovery.Declared(
@@ -125,28 +192,38 @@ def plan_restore(
     sinks = {name: _plan_sink(spark, job, name, taken, fork) for name in job.sinks}
     problems = [*matched.problems, *(p for sink in sinks.values() for p in sink.problems)]
     problems += [] if fork else _shared(sinks)
+    source_logs = {
+        source: Layout(taken.origin.root).source_log(stage.report.stage, source, taken.attempt)
+        for stage in taken.manifest.stages
+        for source in stage.report.positions
+    }
+    for source, position in matched.positions.items():
+        gone = unreadable(spark, files, job.frames[source], position, source_logs[source])
+        problems += [f"source {source!r} cannot go on at {position}: {what}" for what in gone]
     return RestorePlan(
         origin=taken.origin,
         attempt=start.attempt,
         fork=fork,
         stages=matched.stages,
         positions=matched.positions,
-        source_logs={
-            source: Layout(taken.origin.root).source_log(stage.report.stage, source, taken.attempt)
-            for stage in taken.manifest.stages
-            for source in stage.report.positions
-        },
+        source_logs=source_logs,
         sinks=sinks,
         tables={name: described["table"] for name, described in taken.described.items()},
         keys={n: [k for k, _ in described["key"]] for n, described in taken.described.items()},
         began_in=taken.attempt,
+        cut=taken.cut,
+        published=taken.published,
         differences=matched.differences,
         problems=tuple(problems),
     )
 
 
-def _find(spark: SparkSession, files: Files, root: str, checkpoint_id: int | None) -> _Taken:
-    """The checkpoint ``checkpoint_id`` under a storage root (None: the latest of its line)."""
+def find(spark: SparkSession, files: Files, root: str, checkpoint_id: int | None) -> Taken:
+    """The checkpoint ``checkpoint_id`` under a storage root (None: the latest of its line).
+
+    Raises:
+        NotFoundError: there is none.
+    """
     layout = Layout(root)
     for path in (layout.attempts, layout.checkpoints):
         if not files.names(f"{path}/_delta_log"):
@@ -155,16 +232,18 @@ def _find(spark: SparkSession, files: Files, root: str, checkpoint_id: int | Non
                 "spark.absflow.restore.from takes latest, ID, or PATH#ID"
             )
     table = tables.read(spark, layout.checkpoints)
-    names = ("checkpoint_id", "kind", "reason", "attempt", "stage", "set_id", "replaces")
+    names = ("checkpoint_id", "kind", "reason", *_WHOSE, "stage", "set_id", "replaces")
     light = table.select(*names).where(F.col("checkpoint_id").isNotNull()).collect()
     done = FactKind.COMPLETED.value
-    completed = {r.checkpoint_id: r.attempt for r in light if r.kind == done}
+    completed = {r.checkpoint_id: r for r in light if r.kind == done}
     deleted = deleted_of(r.asDict() for r in light)
+    written = written_of(r.asDict() for r in completed.values())
     rows = tables.read(spark, layout.attempts).toArrow().to_pylist()
     if checkpoint_id is None:
-        newest = recovery.latest(root, recovery.attempts_of(rows), completed, deleted)
+        of = {n: r.attempt for n, r in completed.items()}
+        newest = latest(root, recovery.attempts_of(rows), of, written, deleted)
         if newest is not None and newest.root != root:
-            return _find(spark, files, newest.root, newest.checkpoint_id)
+            return find(spark, files, newest.root, newest.checkpoint_id)
         checkpoint_id = newest.checkpoint_id if newest else None
     if checkpoint_id is None or checkpoint_id not in completed.keys() - deleted:
         by_code = {reason.code: reason for reason in FailureReason}
@@ -175,20 +254,28 @@ def _find(spark: SparkSession, files: Files, root: str, checkpoint_id: int | Non
     wanted = (F.col("checkpoint_id") == checkpoint_id) & (F.col("kind") == done)
     manifest = manifest_of(table.where(wanted).toArrow().to_pylist()[0])
     manifest = shortened(manifest, compacted_of(r.asDict() for r in light))
-    attempt = completed[checkpoint_id]
+    fact = completed[checkpoint_id]
     details = {
         r["kind"]: json.loads(r["details"])
-        for r in rows
-        if r["attempt"] == attempt and r["kind"] in {"STARTED", "READY"}
+        for r in sorted(rows, key=lambda r: int(r["incarnation"]))
+        if (r["kind"] in {"STARTED", "READY"} and r["attempt"] == fact.attempt)
+        or (r["kind"] == WRITTEN and r["incarnation"] == fact.incarnation)
     }
-    origin = Origin(root, checkpoint_id)
-    return _Taken(origin, manifest, attempt, details["STARTED"], details["READY"])
+    return Taken(
+        Origin(root, checkpoint_id),
+        manifest,
+        fact.attempt,
+        cut_of(checkpoint_id, written),
+        details[WRITTEN if checkpoint_id in written else "STARTED"],
+        details["READY"]["sinks"],
+        details["READY"]["published"],
+    )
 
 
 def _plan_sink(
-    spark: SparkSession, job: JobSpec, name: str, taken: _Taken, fork: bool
+    spark: SparkSession, job: JobSpec, name: str, taken: Taken, fork: bool
 ) -> SinkRestore:
-    sink, there = job.sinks[name], taken.ready["sinks"]
+    sink, there = job.sinks[name], taken.sinks
     place, version = sink.position(spark)
     # By their places: a sink that has another name now writes the table that it wrote then.
     begun = {path: began_at for path, began_at in there.values() if path}
@@ -203,8 +290,8 @@ def _plan_sink(
         return SinkRestore(
             place, version, new=True, note="new: it gets the rows after the checkpoint only"
         )
-    at = taken.origin.checkpoint_id
-    return sink.plan_restore(spark, SinkCut(job.graph.job, taken.attempt, at, begun.get(place)))
+    cut = SinkCut(job.graph.job, taken.attempt, taken.cut, begun.get(place))
+    return sink.plan_restore(spark, cut)
 
 
 def _shared(sinks: Mapping[str, SinkRestore]) -> list[str]:

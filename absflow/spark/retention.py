@@ -19,7 +19,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
@@ -28,6 +28,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from absflow.errors import FencedError, StorageError
 from absflow.protocol.inventory import (
     Action,
     Compact,
@@ -41,7 +42,10 @@ from absflow.protocol.inventory import (
     RetentionPolicy,
 )
 from absflow.protocol.retention import plan
+from absflow.spark.driver import CoordinatorDriver
+from absflow.spark.plan import JobSpec
 from absflow.storage import select, tables
+from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 from absflow.storage.stock import Stock, gather
@@ -75,6 +79,23 @@ class FactWanted:
     deleted: Sequence[int] = ()
     compacted: Compacted | None = None
     written: Future[None] = field(default_factory=Future)
+
+    def write(self, coordinator: CoordinatorDriver) -> None:
+        """Write the facts; on the thread that owns the tables.
+
+        Raises:
+            FencedError: there is a newer driver. Any other error only the waiting thread gets: the
+                job goes on.
+        """
+        try:
+            if self.deleted:
+                coordinator.write_deleted(self.deleted)
+            if self.compacted is not None:
+                coordinator.write_compacted(self.compacted)
+        except StorageError as error:
+            self.written.set_exception(error)
+        else:
+            self.written.set_result(None)
 
 
 class _ClosedError(Exception):
@@ -113,27 +134,31 @@ class Retention:
     def __init__(
         self,
         spark: SparkSession,
+        job: JobSpec,
         layout: Layout,
-        policy: RetentionPolicy,
-        sinks: Mapping[str, str],
+        fence: Fence,
         tell: Callable[[FactWanted], None],
     ) -> None:
         """Start the thread, which waits for a checkpoint.
 
         Args:
             spark: the session.
+            job: the job.
             layout: where things lie.
-            policy: what stays.
-            sinks: the stage of each on-checkpoint sink.
+            fence: asked before anything is deleted.
             tell: asks for a fact to be written; must not block.
         """
         # A session of its own: short retentions are for absflow's tables only.
         self._spark = spark.newSession()
         self._spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        # A full VACUUM lists with so many tasks, by default 10,000.
+        self._spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
         self._files = Files(self._spark)
         self._layout = layout
-        self._policy = policy
-        self._sinks = sinks
+        settings, sinks = job.settings, job.graph.sinks.values()
+        self._policy = RetentionPolicy(settings.checkpoint_retained, settings.lineage_max_sets)
+        self._sinks = {node.name: node.stage for node in sinks if node.on_checkpoint}
+        self._fence = fence
         self._tell = tell
         self._vacuumed: dict[str, float] = {}
         self._completed = threading.Event()
@@ -163,8 +188,8 @@ class Retention:
             started = time.monotonic()
             try:
                 self._clean()
-            except _ClosedError:
-                return
+            except (_ClosedError, FencedError):
+                return  # a fenced driver stops, and its own thread says why
             except Exception as error:  # whatever it is, the job goes on without retention
                 if not self._closing.is_set():
                     _LOG.warning(
@@ -185,6 +210,7 @@ class Retention:
             self._write(FactWanted(deleted=deleted))
         for action in actions:
             self._check_open()
+            self._fence.check()
             self._do(action, stock)
         self._tidy(stock)
 

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import logging
 import queue
+import signal
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from absflow.columnar.pages import PageKind
 from absflow.columnar.stage import StageSpec
-from absflow.errors import AbsflowError, JobFailedError, StorageError
+from absflow.errors import FencedError, JobFailedError, SettingsError, StorageError
 from absflow.graph import fingerprint
-from absflow.protocol.inventory import RetentionPolicy
 from absflow.protocol.messages import Event, InputExhausted, RootInput, StopRequested, Tick
 from absflow.protocol.restarts import RestartPolicy, Restarts, on_failure
 from absflow.sinks import Sink
@@ -29,6 +32,7 @@ from absflow.spark.listener import BatchDone, QueryDied, QueryListener
 from absflow.spark.plan import JobSpec, stage_pages
 from absflow.spark.publisher import PublicationFailed, Publisher
 from absflow.spark.retention import FactWanted, Retention
+from absflow.spark.savepoints import Request, Requests, Savepoints
 from absflow.spark.snapshots import SnapshotAppender
 from absflow.storage import tables
 from absflow.storage.files import Files
@@ -36,6 +40,10 @@ from absflow.storage.files import Files
 __all__ = ["Progress", "Run", "StageProgress"]
 
 _LOG = logging.getLogger(__name__)
+_LOOK_EVERY_MS = 500
+
+
+_Told = Event | BatchDone | QueryDied | PublicationFailed | FactWanted | Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +93,7 @@ class Run:
         """Check and prepare everything; nothing of the job runs yet.
 
         Raises:
-            StorageError: the storage root cannot be used.
+            StorageError: the storage root cannot be used, or another driver does not let go of it.
             GraphError: the graph is not the one that its state belongs to, or a sink's table is
                 another one.
             RestoreError: the checkpoint cannot be restored as asked.
@@ -95,17 +103,20 @@ class Run:
         self._graph = job.graph
         self._settings = job.settings
         self._files = Files(spark)
-        self._events: queue.Queue[
-            Event | BatchDone | QueryDied | PublicationFailed | FactWanted
-        ] = queue.Queue()
+        self._events: queue.SimpleQueue[_Told] = queue.SimpleQueue()
         self._done = threading.Event()
         self._failure: BaseException | None = None
         self._begun = begin(spark, job)
         self._layout = self._begun.layout
         self._attempt = self._begun.attempt
         self._coordinator = self._begun.coordinator
+        self._savepoints = Savepoints(
+            self._coordinator, Requests(spark, self._files, self._layout, self._begun.incarnation)
+        )
+        self._unflushed: dict[str, int] = {}
         self._stages: dict[str, _StageQuery] = {}
         self._by_run: dict[str, _StageQuery] = {}
+        self._looked_ms = 0
         self._listener = QueryListener(self._events.put)
         self._thread = threading.Thread(
             target=self._watch, name=f"absflow-{self._graph.job}", daemon=True
@@ -144,6 +155,7 @@ class Run:
 
         Raises:
             JobFailedError: it gave up; ``__cause__`` says why.
+            FencedError: a newer driver of the job took over.
         """
         if not self._done.wait(timeout):
             return False
@@ -151,41 +163,106 @@ class Run:
             raise self._failure
         return True
 
-    def stop(self) -> None:
-        """Give up what is pending, stop the queries, and wait for both.
+    def savepoint(self, timeout: float | None = None) -> int:
+        """Take a savepoint: a full checkpoint that no retention deletes.
+
+        Args:
+            timeout: how long to wait for it, in seconds. It goes on all the same.
+
+        Returns:
+            Its id, once it has completed.
 
         Raises:
-            JobFailedError: if the job had given up by itself.
+            SavepointFailedError: it was aborted, or the job is ending.
+            TimeoutError: it has not completed yet.
         """
-        self._events.put(StopRequested())
+        return self._ask().result(timeout)
+
+    def stop(self, *, savepoint: bool = False, drain: bool = False) -> int | None:
+        """Stop the queries, and wait until the job has ended.
+
+        Args:
+            savepoint: stop with a savepoint. Else pending checkpoints are given up; the next start
+                goes on where this one stopped in either case.
+            drain: let no stage go on behind the savepoint, so that channels and sinks hold nothing
+                behind it; :attr:`unflushed` says what they hold all the same.
+
+        Returns:
+            The savepoint, if there is one.
+
+        Raises:
+            SavepointFailedError: the savepoint was aborted; the job runs on.
+            JobFailedError: if the job had given up by itself.
+            ValueError: drain without a savepoint.
+        """
+        if drain and not savepoint:
+            raise ValueError("drain empties what is before a savepoint; ask for a savepoint, too")
+        taken = None
+        if savepoint:
+            taken = self._ask(stop=True, drain=drain).result()
+        else:
+            self._events.put(StopRequested())
         self.await_termination()
+        return taken
+
+    def _ask(self, *, stop: bool = False, drain: bool = False) -> Future[int]:
+        request, answer = self._savepoints.ask(stop=stop, drain=drain)
+        self._events.put(request)
+        if self._done.is_set():
+            self._savepoints.refuse_all()  # the thread will not see it any more
+        return answer
+
+    @property
+    def unflushed(self) -> Mapping[str, int]:
+        """After a stop with drain: the rows behind the savepoint in each stage's channel."""
+        return dict(self._unflushed)
 
     def start(self) -> None:
         """Start the queries and the thread; called once, by the job."""
-        self._coordinator.begin(self._begun.owed)
         self._spark.streams.addListener(self._listener)
         self._publisher = self._start_publisher()
-        self._retention = self._start_retention()
+        self._retention = Retention(
+            self._spark, self._job, self._layout, self._begun.fence, self._events.put
+        )
         self._coordinator.on_completed = self._completed
-        for name, spec in self._graph.stages.items():
-            appender = SnapshotAppender(
-                self._spark,
-                self._graph.job,
-                spec,
-                self._layout,
-                self._begun.state_tables[name],
-                self._attempt,
-                self._files,
-                self._events.put,
-            )
-            self._stages[name] = _StageQuery(spec, appender)
         try:
+            self._coordinator.begin(self._begun.owed)
+            for name, spec in self._graph.stages.items():
+                appender = SnapshotAppender(
+                    self._spark,
+                    self._graph.job,
+                    spec,
+                    self._layout,
+                    self._begun.state_tables[name],
+                    self._attempt,
+                    self._files,
+                    self._begun.fence,
+                    self._events.put,
+                )
+                self._stages[name] = _StageQuery(spec, appender)
             for stage in self._stages.values():
                 self._start_query(stage)
         except BaseException:
             self._stop_queries()
+            self._begun.lock.release()
             raise
         self._thread.start()
+        if self._settings.savepoint_on_sigterm:
+            self._stop_on_sigterm()
+
+    def _stop_on_sigterm(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise SettingsError(
+                "spark.absflow.savepoint.on-sigterm is true, but the job was not started by the "
+                "main thread, and only that can handle signals in Python; start it there"
+            )
+
+        def stop(signum: int, frame: object) -> None:
+            # It only puts into a queue that allows that in a handler; the job's thread does it.
+            _LOG.warning("SIGTERM: stopping job %s with a savepoint", self._graph.job)
+            self._ask(stop=True)
+
+        signal.signal(signal.SIGTERM, stop)
 
     # -- the thread ---------------------------------------------------------------------------
 
@@ -194,9 +271,8 @@ class Run:
             stop = False
             while not stop:
                 stop = self._turn()
+            self._savepoints.poll(_now_ms())  # who asks now is refused
             self._failure = self._coordinator.failure
-        except AbsflowError as error:
-            self._failure = error if isinstance(error, JobFailedError) else _failed(error)
         except BaseException as error:
             self._failure = _failed(error)
         finally:
@@ -209,12 +285,15 @@ class Run:
             event = self._events.get(timeout=self._coordinator.wait_ms() / 1000)
         except queue.Empty:
             event = None
+        self._look_for_newer(event)
         if isinstance(event, BatchDone):
             self._batch_done(event)
         elif isinstance(event, QueryDied):
             self._query_died(event)
         elif isinstance(event, FactWanted):
-            self._write_fact(event)
+            event.write(self._coordinator)
+        elif isinstance(event, Request):
+            stop = self._savepoints.obey(event, _now_ms())
         elif isinstance(event, PublicationFailed):
             raise JobFailedError(
                 f"job {self._graph.job!r} gave up: checkpoint {event.checkpoint_id} could not be "
@@ -224,6 +303,7 @@ class Run:
         elif event is not None:
             stop = self._coordinator.handle(event)
         now = _now_ms()
+        stop = self._savepoints.poll(now) or stop
         for stage in self._stages.values():
             if stage.restart_at_ms is not None and now >= stage.restart_at_ms:
                 self._start_query(stage)
@@ -233,16 +313,15 @@ class Run:
         self._publisher.submit(checkpoint_id)
         self._retention.wake()
 
-    def _write_fact(self, wanted: FactWanted) -> None:
-        try:
-            if wanted.deleted:
-                self._coordinator.write_deleted(wanted.deleted)
-            if wanted.compacted is not None:
-                self._coordinator.write_compacted(wanted.compacted)
-        except StorageError as error:
-            wanted.written.set_exception(error)  # retention tells it; the job goes on
-        else:
-            wanted.written.set_result(None)
+    def _look_for_newer(self, event: _Told | None) -> None:
+        """Whether this driver must stop; a query that died may have done so because of that."""
+        now = _now_ms()
+        if isinstance(event, QueryDied) or now - self._looked_ms >= _LOOK_EVERY_MS:
+            self._looked_ms = now
+            try:
+                self._begun.fence.check()
+            except StorageError:  # the next look may do better, and each write looks for itself
+                _LOG.warning("could not look for a newer driver", exc_info=True)
 
     def _batch_done(self, event: BatchDone) -> None:
         stage = self._by_run.get(event.run_id)
@@ -302,7 +381,9 @@ class Run:
             restored=origin.checkpoint_id if origin else 0,
             sinks=self._immediate_sinks(name),
             appender=stage.appender,
+            drain=self._savepoints.drain,
             max_held_bytes=self._settings.alignment_max_held_bytes,
+            fence=self._begun.fence,
             tell=self._events.put,
         )
         stage.restart_at_ms = None
@@ -336,16 +417,7 @@ class Run:
             self._begun.owed_publications,
             self._begun.newest_completed,
             self._restart_policy(),
-            self._events.put,
-        )
-
-    def _start_retention(self) -> Retention:
-        settings, sinks = self._settings, self._graph.sinks.values()
-        return Retention(
-            self._spark,
-            self._layout,
-            RetentionPolicy(settings.checkpoint_retained, settings.lineage_max_sets),
-            {node.name: node.stage for node in sinks if node.on_checkpoint},
+            self._begun.fence,
             self._events.put,
         )
 
@@ -362,25 +434,46 @@ class Run:
     def _end(self) -> None:
         try:
             self._stop_queries()
-            kind = "FAILED" if self._failure else "ENDED"
-            self._begun.attempts.append(
-                {
-                    "attempt": self._attempt,
-                    "incarnation": self._begun.incarnation,
-                    "kind": kind,
-                    "at": tables.timestamp(_now_ms()),
-                    "fingerprint": fingerprint(self._graph),
-                }
-            )
+            if self._savepoints.drained:
+                self._count_unflushed(self._savepoints.drained)
+            try:
+                if not isinstance(self._failure, FencedError):
+                    self._say_end("FAILED" if self._failure else "ENDED")
+            finally:  # but not if a query may still run: then the lock goes with the process
+                self._begun.lock.release()
         except Exception as error:
             _LOG.exception("while the job was being stopped")
             self._failure = self._failure or _failed(error)
         finally:
             self._done.set()
+            self._savepoints.refuse_all()
+
+    def _count_unflushed(self, savepoint: int) -> None:
+        """The rows behind the savepoint in the channels, which a restore from it reads again."""
+        for name in self._graph.stages:
+            if self._graph.has_channel(name):
+                channel = tables.read(self._spark, self._layout.channel(name, self._attempt))
+                behind = (F.col("_epoch") > savepoint) & (F.col("_kind") == PageKind.DATA.value)
+                self._unflushed[name] = channel.where(behind).count()
+        left = {name: rows for name, rows in self._unflushed.items() if rows}
+        if left:
+            _LOG.warning("not flushed before savepoint %d: %s", savepoint, left)
+
+    def _say_end(self, kind: str) -> None:
+        self._begun.attempts.append(
+            {
+                "attempt": self._attempt,
+                "incarnation": self._begun.incarnation,
+                "kind": kind,
+                "at": tables.timestamp(_now_ms()),
+                "fingerprint": fingerprint(self._graph),
+            }
+        )
 
     def _stop_queries(self) -> None:
         self._by_run.clear()
         self._retention.close()
+        self._savepoints.drain.stop()
         for stage in self._stages.values():
             if stage.query is not None and stage.query.isActive:
                 stage.query.stop()
@@ -392,6 +485,8 @@ class Run:
 
 
 def _failed(error: BaseException) -> JobFailedError:
+    if isinstance(error, JobFailedError):
+        return error
     failure = JobFailedError(f"the job stopped: {error}")
     failure.__cause__ = error
     return failure

@@ -28,6 +28,7 @@ from absflow.protocol.checkpoints import FailureReason
 from absflow.protocol.messages import CheckpointFailed, Event, HistoryFound
 from absflow.storage import tables
 from absflow.storage.delta_log import LogTail
+from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 
@@ -49,6 +50,7 @@ class SnapshotAppender:
         table: str,
         attempt: int,
         files: Files,
+        fence: Fence,
         tell: Callable[[Event], None],
     ) -> None:
         """Start the thread, which appends to the state history ``table``.
@@ -59,6 +61,7 @@ class SnapshotAppender:
         self._spark = spark
         self._spec = spec
         self._files = files
+        self._fence = fence
         self._tell = tell
         self._table = layout.state(table)
         self._app_id = f"{job}/{spec.name}/attempt={attempt}/state"
@@ -101,7 +104,9 @@ class SnapshotAppender:
     def _append(self, checkpoint_id: int, staged: str) -> None:
         pages = self._spark.read.schema(from_arrow_schema(PAGE_SCHEMA)).parquet(staged)
         note = {"stage": self._spec.name, "set": checkpoint_id}
-        tables.append(_typed(pages, self._spec), self._table, self._app_id, checkpoint_id, note)
+        rows = _typed(pages, self._spec)
+        self._fence.check()
+        tables.append(rows, self._table, self._app_id, checkpoint_id, note)
         if not (self._log.find(self._app_id, checkpoint_id) or self._is_there(checkpoint_id)):
             raise StorageError(
                 f"snapshot {checkpoint_id} of stage {self._spec.name!r} is not in the log of "

@@ -57,6 +57,11 @@ class Layout:
         """Directory: all that the positions of an attempt need."""
         return f"{self.root}/positions/attempt={attempt}"
 
+    @property
+    def requests(self) -> str:
+        """Table: wishes from outside, written by the command line."""
+        return f"{self.root}/requests"
+
     def state(self, table: str) -> str:
         """Table: a state history; ``table`` is the stage's name, until its columns change."""
         return f"{self.root}/state/{table}"

@@ -15,14 +15,15 @@ from typing import Any, Protocol
 from absflow.protocol import recovery
 from absflow.protocol.checkpoints import FactKind, Kind
 from absflow.protocol.inventory import Channel, Completed, Inventory, Pending, Sink
-from absflow.protocol.lookup import StageColumns, Stages, stages_of
+from absflow.protocol.lookup import StageColumns, Stages, stages_of, whose
 from absflow.protocol.retention import compacted_of, deleted_of
 from absflow.storage.layout import Layout
 
 __all__ = ["Shelf", "Stock", "gather"]
 
-_FACTS = ("checkpoint_id", "kind", "type", "attempt", "stage", "set_id", "replaces")
-_STARTS = ("attempt", "kind", "details", "restored_from")
+_WHOSE = ("attempt", "incarnation", "derived_from")
+_FACTS = ("checkpoint_id", "kind", "type", *_WHOSE, "stage", "set_id", "replaces")
+_STARTS = ("attempt", "incarnation", "kind", "details", "restored_from")
 _TRIGGERS = ("checkpoint_id", "base_id", "kind")
 _ENDS = {FactKind.COMPLETED.value, FactKind.ABORTED.value}
 
@@ -54,18 +55,18 @@ class Stock:
     Attributes:
         inventory: for :func:`absflow.protocol.retention.plan`.
         stages: the stages of every attempt.
-        attempts: the attempt of every completed checkpoint.
+        whose: by which description each completed checkpoint is to be read.
         sets: the sets in each table of state history, by stage and table.
     """
 
     inventory: Inventory
     stages: Stages
-    attempts: Mapping[int, int]
+    whose: Mapping[int, tuple[int, int]]
     sets: Mapping[str, Mapping[str, frozenset[int]]]
 
     def columns(self, stage: str, checkpoint_id: int) -> StageColumns:
         """The stage as it was at a completed checkpoint."""
-        return self.stages.by_attempt[self.attempts[checkpoint_id]][stage]
+        return self.stages.by_attempt[self.whose[checkpoint_id]][stage]
 
 
 def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
@@ -82,10 +83,10 @@ def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
     # Before the facts: what completes in between must be known, as pending or as completed.
     triggers = shelf.rows(layout.barriers, _TRIGGERS, ("attempt", [current.attempt]))
     facts = shelf.rows(layout.checkpoints, _FACTS)
-    done = {r["checkpoint_id"]: r["attempt"] for r in facts if r["kind"] == "COMPLETED"}
-    described = [(r["attempt"], r["details"]) for r in started if r["kind"] == "STARTED"]
-    stages = stages_of(described)
-    graph = json.loads(dict(described)[current.attempt])
+    whole = {r["checkpoint_id"]: r for r in facts if r["kind"] == "COMPLETED"}
+    done = {n: r["attempt"] for n, r in whole.items()}
+    graph = next(json.loads(r["details"]) for r in started if _is_start_of(r, current.attempt))
+    stages = stages_of(started)
     savepoints = {r["checkpoint_id"] for r in facts if r["type"] == Kind.SAVEPOINT.value} & {*done}
     origins = {a.attempt: _origin(layout.root, a) for a in attempts}
     manifests = _manifests(shelf, layout, done, deleted_of(facts), savepoints, origins)
@@ -109,7 +110,12 @@ def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
             layout,
             current.attempt,
             graph,
-            {n: stages for n, stages in manifests.items() if done[n] == current.attempt},
+            # A savepoint written by hand was taken in no batch.
+            {
+                n: manifest
+                for n, manifest in manifests.items()
+                if done[n] == current.attempt and whole[n]["derived_from"] is None
+            },
         ),
         sinks=tuple(
             Sink(name, stage, _published(shelf, layout, current.attempt, name, started, done))
@@ -118,7 +124,11 @@ def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
         working=_attempts_in(shelf.names(layout.works)),
         positions=_attempts_in(shelf.names(layout.positions)),
     )
-    return Stock(inventory, stages, done, sets)
+    return Stock(inventory, stages, {n: whose(r) for n, r in whole.items()}, sets)
+
+
+def _is_start_of(row: Row, attempt: int) -> bool:
+    return bool(row["kind"] == "STARTED" and row["attempt"] == attempt)
 
 
 def _origin(root: str, attempt: recovery.Attempt) -> int:

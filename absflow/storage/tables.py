@@ -4,7 +4,8 @@ Only plain protocol features are used (no deletion vectors, column mapping or ge
 that anything that reads Delta can read them. The driver's own tables are written by the driver
 alone, one commit per fact. Each of those commits carries a transaction id that rises with the
 driver's incarnation, and is looked up in the log afterwards: a write that returned without a commit
-(Delta skips a transaction id that is not new) is an error, not a success.
+(Delta skips a transaction id that is not new) is an error, not a success. Where no lock keeps two
+drivers apart, a driver's first commit to each holds no fact: behind it no older one can commit.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.columnar.pages import channel_schema
-from absflow.errors import StorageError
+from absflow.errors import FencedError, StorageError
 from absflow.storage.delta_log import LogTail
+from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 
 __all__ = [
@@ -35,7 +37,6 @@ __all__ = [
     "JOB_PROPERTIES",
     "OVERTAKES",
     "REFUSED",
-    "REQUESTS",
     "DriverTable",
     "append",
     "channel_columns",
@@ -82,15 +83,6 @@ OVERTAKES = pa.schema(
         ("at", _TIME),
     ]
 )
-REQUESTS = pa.schema(
-    [
-        ("request", pa.string()),
-        ("incarnation", pa.int64()),
-        ("stop", pa.bool_()),
-        ("drain", pa.bool_()),
-        ("requested_at", _TIME),
-    ]
-)
 _STAGE = pa.struct(
     [
         ("stage", pa.string()),
@@ -125,6 +117,7 @@ CHECKPOINTS = pa.schema(
         ("attempt", pa.int32()),
         ("incarnation", pa.int64()),
         ("base_id", pa.int64()),
+        ("derived_from", pa.int64()),
         ("triggered_at", _TIME),
         ("ended_at", _TIME),
         ("duration_ms", pa.int64()),
@@ -267,9 +260,11 @@ class DriverTable:
         schema: pa.Schema,
         app_id: str,
         incarnation: int,
+        fence: Fence,
     ) -> None:
         """Create the table if it is not there."""
         create(spark, path, schema, properties=JOB_PROPERTIES)
+        self._fence = fence
         self._spark = spark
         self._path = path
         self._schema = schema
@@ -286,11 +281,20 @@ class DriverTable:
         """Append facts in one commit and see it in the log.
 
         Raises:
-            StorageError: if it was not committed, or if another driver's incarnation is newer.
+            FencedError: if there is a newer driver.
+            StorageError: if it was not committed.
         """
+        self._fence.check()
+        self._commit([dict(row) for row in rows])
+
+    def claim(self) -> None:
+        """Commit no row, so that no older driver can commit any more; errors as for a fact."""
+        self._commit([])
+
+    def _commit(self, rows: list[dict[str, Any]]) -> None:
         self._written += 1
         version = (self._incarnation << 32) + self._written
-        table = pa.Table.from_pylist([dict(row) for row in rows], schema=self._schema)
+        table = pa.Table.from_pylist(rows, schema=self._schema)
         frame = self._spark.createDataFrame(table).coalesce(1)
         try:
             append(frame, self._path, self._app_id, version, {"incarnation": self._incarnation})
@@ -299,10 +303,10 @@ class DriverTable:
         commits = self._log.advance()
         if not any(c.transactions.get(self._app_id) == version for c in commits):
             newest = self._log.transactions.get(self._app_id, -1)
-            raise StorageError(
+            raise FencedError(
                 f"a commit to {self._path!r} was skipped: the log has driver incarnation "
-                f"{newest >> 32}, this driver is {self._incarnation}; another driver runs on this "
-                "storage root, so this one must stop"
+                f"{newest >> 32}, this driver is {self._incarnation}. Another driver runs on this "
+                "storage root, so this one has stopped; start one driver only"
             )
 
 

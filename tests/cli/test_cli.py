@@ -97,6 +97,8 @@ def by_key(rows):
         ("state", "--help"),
         ("gc", "--help"),
         ("gc", "--dry-run", "--retained", "2", "--max-sets", "1"),
+        ("restore", "--help"),
+        ("savepoint", "--help"),
     ],
     ids=" ".join,
 )

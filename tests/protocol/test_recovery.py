@@ -8,6 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from absflow.protocol.checkpoints import Manifest, StageManifest, StageReport
+from absflow.protocol.handwriting import Written, cut_of, written_of
+from absflow.protocol.line import latest, line
+from absflow.protocol.publication import owed
 from absflow.protocol.recovery import (
     Attempt,
     Begin,
@@ -20,8 +23,6 @@ from absflow.protocol.recovery import (
     attempts_of,
     decide,
     fit,
-    latest,
-    line,
     parse_wish,
     table_of,
 )
@@ -39,26 +40,35 @@ class Life:
     """The facts of a job, and beside them what must be true of it, kept without them.
 
     Attributes:
-        rows: the ``attempts`` table: (attempt, kind, restored_from).
-        completed: the ``checkpoints`` table: (id, attempt).
+        rows: the ``attempts`` table: (attempt, kind, restored_from, incarnation).
+        completed: the ``checkpoints`` table: (id, attempt, derived_from, incarnation).
         past: the checkpoints that lie behind the job as it runs now, newest first.
         past_of: those that lay behind it when each checkpoint completed, itself the first.
         runs: its attempt; 0 before the first.
         wanted: what will lie behind it once the attempt that was begun last is ready; None if it
             is, or if there is none.
+        by_hand: the savepoint that was written since the job last did anything; 0 if none was.
+        clock: counts the drivers.
     """
 
-    rows: tuple[tuple[int, str, str | None], ...] = ()
-    completed: tuple[tuple[int, int], ...] = ()
+    rows: tuple[tuple[int, str, str | None, int], ...] = ()
+    completed: tuple[tuple[int, int, int | None, int], ...] = ()
     past: tuple[Origin, ...] = ()
     past_of: tuple[tuple[Origin, ...], ...] = ()
     runs: int = 0
     wanted: tuple[Origin, ...] | None = None
+    by_hand: int = 0
+    clock: int = 0
 
     @property
     def attempts(self):
-        rows = ({"attempt": a, "kind": k, "restored_from": o} for a, k, o in self.rows)
-        return attempts_of(rows)
+        names = ("attempt", "kind", "restored_from", "incarnation")
+        return attempts_of(dict(zip(names, row, strict=True)) for row in self.rows)
+
+    @property
+    def written(self):
+        names = ("checkpoint_id", "attempt", "derived_from", "incarnation")
+        return written_of(dict(zip(names, row, strict=True)) for row in self.completed)
 
     def complete(self):
         """A checkpoint of the attempt that runs completes."""
@@ -66,21 +76,38 @@ class Life:
         past = (origin, *self.past)
         return replace(
             self,
-            completed=(*self.completed, (origin.checkpoint_id, self.runs)),
+            completed=(*self.completed, (origin.checkpoint_id, self.runs, None, self.clock)),
             past=past,
             past_of=(*self.past_of, past),
+            by_hand=0,
+        )
+
+    def write(self, base):
+        """A savepoint is written from the checkpoint ``base``; 0: from nothing."""
+        origin = Origin(ROOT, len(self.completed) + 1)
+        attempt = self.completed[base - 1][1] if base else 0
+        fact = (origin.checkpoint_id, attempt, base, self.clock + 1)
+        past = (origin, *(self.past_of[base - 1] if base else ()))
+        return replace(
+            self,
+            completed=(*self.completed, fact),
+            past_of=(*self.past_of, past),
+            by_hand=origin.checkpoint_id,
+            clock=self.clock + 1,
         )
 
     def start(self, wish, kill):
         """A start that asks for ``wish`` and comes as far as ``kill``; None if it is refused."""
-        decided = decide(self.attempts, wish)
+        decided = decide(self.attempts, wish, self.written)
+        clock = self.clock + 1
         if isinstance(decided, GoOn):
             assert wish is None
-            assert decided.attempt == self.runs == max(a for a, _, _ in self.rows)
+            assert decided.attempt == self.runs == max(a for a, *_ in self.rows)
             return self
-        numbers = {a for a, _, _ in self.rows}
+        numbers = {a for a, *_ in self.rows}
         if isinstance(decided, Begin):
             assert not self.runs
+            assert not self.completed
             restored_from, past = None, ()
         else:
             assert decided.attempt not in numbers
@@ -89,46 +116,78 @@ class Life:
                 return None
             restored_from = str(origin)
             past = self.past_of[origin.checkpoint_id - 1] if origin.root == ROOT else (origin,)
-            ready = {a for a, kind, _ in self.rows if kind == "READY"}
+            ready = {a for a, kind, *_ in self.rows if kind == "READY"}
             assert set(decided.discard) == numbers - ready
         if kill == "unstarted":
             return self
         rows = self.rows
         if decided.attempt not in numbers:
-            rows = (*rows, (decided.attempt, "STARTED", restored_from))
+            rows = (*rows, (decided.attempt, "STARTED", restored_from, clock))
         if kill == "unready":
-            return replace(self, rows=rows, wanted=past)
-        rows = (*rows, (decided.attempt, "READY", None))
-        return replace(self, rows=rows, past=past, runs=decided.attempt, wanted=None)
+            return replace(self, rows=rows, wanted=past, clock=clock)
+        rows = (*rows, (decided.attempt, "READY", None, clock))
+        return replace(
+            self,
+            rows=rows,
+            past=past,
+            runs=decided.attempt,
+            wanted=None,
+            by_hand=0,
+            clock=clock,
+        )
 
     def meant(self, wish):
         """What a wish means, by what is kept beside the facts."""
         if wish.root not in (None, ROOT):
             return Origin(wish.root, wish.checkpoint_id)
         if wish.checkpoint_id is None:
-            return self.past[0] if self.past else None
+            return self.newest
         known = wish.checkpoint_id <= len(self.completed)
         return Origin(ROOT, wish.checkpoint_id) if known else None
+
+    @property
+    def newest(self):
+        """What ``latest`` is to mean."""
+        if self.by_hand:
+            return Origin(ROOT, self.by_hand)
+        return self.past[0] if self.past else None
 
 
 def wishes(life):
     """Everything that can be asked of it."""
-    ids = [Wish(None, n) for n, _ in life.completed]
+    ids = [Wish(None, n) for n, *_ in life.completed]
     return [None, Wish(), Wish(OTHER, 7), *ids]
 
 
 def check_life(life):
     """What must hold after each step."""
-    completed = dict(life.completed)
-    ids, beyond = line(ROOT, life.attempts, completed)
+    completed, written = {n: attempt for n, attempt, *_ in life.completed}, life.written
+    ids, beyond = line(ROOT, life.attempts, completed, written)
     assert [Origin(ROOT, n) for n in ids] + [beyond] * (beyond is not None) == list(life.past)
-    assert latest(ROOT, life.attempts, completed) == (life.past[0] if life.past else None)
+    assert latest(ROOT, life.attempts, completed, written) == life.newest
     ready = {a.attempt for a in life.attempts if a.ready}
-    assert {completed[n] for n in ids} <= ready
+    assert {completed[n] for n in ids if cut_of(n, written)} <= ready
+    for n, attempt in completed.items():
+        # The sinks are put back to a checkpoint that the attempt of the savepoint has taken.
+        cut = cut_of(n, written)
+        assert cut not in written
+        assert completed.get(cut, 0) == attempt
+    # What is published is what was taken, each behind the one that it went on from.
+    published = owed(ROOT, life.attempts, completed, written, 0)
+    assert [p.checkpoint_id for p in published] == sorted(n for n in ids if n not in written)
+    for p in published:
+        behind = [*ids, *([beyond.checkpoint_id] if beyond else [])]
+        behind = behind[behind.index(p.checkpoint_id) + 1 :]
+        assert p.after == (behind[0] if behind else 0)
     # Whatever has happened: a start that asks for nothing, and is not killed, has it running.
     begun = life.start(None, "ready")
     assert decide(begun.attempts, None) == GoOn(begun.runs)
-    assert begun.past == (life.past if life.wanted is None else life.wanted)
+    if life.wanted is not None:
+        assert begun.past == life.wanted
+    elif life.runs:
+        assert begun.past == life.past
+    else:  # it begins with what was written, if anything was
+        assert begun.past == (life.past_of[-1] if life.past_of else ())
 
 
 def steps(life):
@@ -136,13 +195,17 @@ def steps(life):
     starts = (life.start(wish, kill) for wish, kill in product(wishes(life), KILLS))
     lives = [after for after in starts if after is not None]
     running = bool(life.runs) and life.wanted is None
-    return [*lives, *([life.complete()] if running else [])]
+    if life.rows and not running:
+        return lives
+    # What came to an end can be written from; a root without anything, from nothing.
+    bases = [n for n, *_ in life.completed] if life.rows or life.completed else [0]
+    return [*lives, *map(life.write, bases), *([life.complete()] if running else [])]
 
 
 def test_every_short_life_comes_to_an_attempt_that_is_ready():
-    """All sequences of up to seven starts, kills and checkpoints: facts and truth agree."""
+    """All sequences of up to six starts, kills, checkpoints and savepoints written by hand."""
     seen, front = {Life()}, [Life()]
-    for _ in range(7):
+    for _ in range(6):
         front = list(dict.fromkeys(after for life in front for after in steps(life)))
         front = [life for life in front if life not in seen]
         seen.update(front)
@@ -187,24 +250,37 @@ def test_a_beginning_with_nothing_is_finished_under_its_own_number():
 def test_the_line_ends_at_a_deleted_checkpoint():
     """What lay before it is not known any more; what came after it stays."""
     attempts = [Attempt(1, ready=True), Attempt(2, Origin(ROOT, 2), ready=True)]
-    assert line(ROOT, attempts, {1: 1, 2: 1, 3: 1, 4: 2}) == ([4, 2, 1], None)
-    assert line(ROOT, attempts, {1: 1, 3: 1, 4: 2}) == ([4], None)
-    assert latest(ROOT, attempts, {1: 1, 3: 1}) is None
-    assert latest(ROOT, attempts, {1: 1, 2: 1, 3: 1, 4: 2}, {4}) == Origin(ROOT, 2)
+    assert line(ROOT, attempts, {1: 1, 2: 1, 3: 1, 4: 2}, {}) == ([4, 2, 1], None)
+    assert line(ROOT, attempts, {1: 1, 3: 1, 4: 2}, {}) == ([4], None)
+    assert latest(ROOT, attempts, {1: 1, 3: 1}, {}) is None
+    assert latest(ROOT, attempts, {1: 1, 2: 1, 3: 1, 4: 2}, {}, {4}) == Origin(ROOT, 2)
+
+
+def test_a_savepoint_written_by_hand_is_the_latest_until_the_job_does_something():
+    """It counts until a newer checkpoint, or a restore from another one; then by its id only."""
+    ready, again = Attempt(1, None, True, 1), Attempt(2, Origin(ROOT, 1), True, 4)
+    written = {3: Written(1, 3)}
+    assert latest(ROOT, [ready], {1: 1, 2: 1, 3: 1}, written) == Origin(ROOT, 3)
+    assert latest(ROOT, [ready], {1: 1, 2: 1, 3: 1, 4: 1}, written) == Origin(ROOT, 4)
+    assert latest(ROOT, [ready, again], {1: 1, 2: 1, 3: 1}, written) == Origin(ROOT, 1)
+    taken = Attempt(2, Origin(ROOT, 3), True, 4)
+    assert latest(ROOT, [ready, taken], {1: 1, 2: 1, 3: 1}, written) == Origin(ROOT, 3)
+    assert line(ROOT, [ready, taken], {1: 1, 2: 1, 3: 1, 4: 2}, written) == ([4, 3, 1], None)
 
 
 def test_attempts_are_read_from_their_facts():
     """Facts in any order, drivers' and others' among them; a path may hold the sign."""
     rows = [
-        {"attempt": 2, "kind": "STARTED", "restored_from": "s3a://b/a#b#12"},
-        {"attempt": 1, "kind": "READY", "restored_from": None},
-        {"attempt": 1, "kind": "DRIVER", "restored_from": None},
-        {"attempt": 1, "kind": "STARTED", "restored_from": None},
-        {"attempt": 1, "kind": "FAILED", "restored_from": None},
+        {"attempt": 2, "kind": "STARTED", "restored_from": "s3a://b/a#b#12", "incarnation": 4},
+        {"attempt": 1, "kind": "READY", "restored_from": None, "incarnation": 1},
+        {"attempt": 1, "kind": "DRIVER", "restored_from": None, "incarnation": 3},
+        {"attempt": 1, "kind": "STARTED", "restored_from": None, "incarnation": 1},
+        {"attempt": 1, "kind": "FAILED", "restored_from": None, "incarnation": 1},
+        {"attempt": 0, "kind": "WRITTEN", "restored_from": None, "incarnation": 2},
     ]
     assert attempts_of(iter(rows)) == [
-        Attempt(1, ready=True),
-        Attempt(2, Origin("s3a://b/a#b", 12)),
+        Attempt(1, None, True, 1),
+        Attempt(2, Origin("s3a://b/a#b", 12), False, 4),
     ]
     assert str(attempts_of(rows)[1].origin) == "s3a://b/a#b#12"
 
@@ -253,7 +329,7 @@ def test_what_is_no_wish_is_refused(text):
 @given(st.builds(Origin, st.text(min_size=1), st.integers(1, 10**18 - 1)))
 def test_an_origin_is_read_as_it_is_written(origin):
     """Whatever its path is."""
-    row = {"attempt": 1, "kind": "STARTED", "restored_from": str(origin)}
+    row = {"attempt": 1, "kind": "STARTED", "restored_from": str(origin), "incarnation": 0}
     assert attempts_of([row]) == [Attempt(1, origin)]
 
 
@@ -489,6 +565,7 @@ def test_two_stages_can_change_names():
     )
     assert told.problems == ()
     assert [(s.stage, s.source) for s in told.stages] == [("left", "right"), ("right", "left")]
+    assert all(s.changed for s in told.stages)  # or each would write on in the other's table
 
 
 def test_a_checkpoint_of_after_the_renaming_fits_as_well():

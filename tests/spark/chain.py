@@ -26,7 +26,12 @@ SETTINGS = {"checkpoint.interval": "1s", "key-groups": "4"}
 
 
 def chain(
-    spark: SparkSession, root: Path, sink: Path | None = None, *, bounded: bool = True
+    spark: SparkSession,
+    root: Path,
+    sink: Path | None = None,
+    *,
+    bounded: bool = True,
+    mode: str = "immediate",
 ) -> absflow.Job:
     """Source ``a`` to ``left`` to ``tally`` to a Delta sink."""
     job = absflow.Job("chain", spark)
@@ -34,7 +39,7 @@ def chain(
     a = job.source("a", frame.parquet(str(root / "a")), bounded=bounded)
     left = job.stage("left", a, key="k", state=STATE, output=OUTPUT, process=to_group)
     tally = job.stage("tally", left, key="g", state=STATE, output=OUTPUT, process=to_group)
-    job.sink("out", tally, absflow.DeltaSink(str(sink or root / "sink")))
+    job.sink("out", tally, absflow.DeltaSink(str(sink or root / "sink")), mode=mode)
     return job
 
 
@@ -116,7 +121,9 @@ def main(root: Path, point: str | None) -> None:
     spark = configure_spark_with_delta_pip(start).getOrCreate()
     if point is not None:
         _die_at(point)
-    chain(spark, root).start().await_termination()
+    sigterm = os.environ.get("ABSFLOW_SIGTERM", "false")
+    spark.conf.set("spark.absflow.savepoint.on-sigterm", sigterm)
+    chain(spark, root, bounded=sigterm == "false").start().await_termination()
     spark.stop()
 
 

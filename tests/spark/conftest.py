@@ -10,21 +10,31 @@ from pathlib import Path
 
 import pytest
 from delta import configure_spark_with_delta_pip
+from kafka_broker import CONNECTOR, broker, jars
 from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """A local session with Delta, as small as it can be."""
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local session with Delta and the Kafka connector, as small as it can be."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # The workers import the tests' process functions.
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)
-    session = configure_spark_with_delta_pip(builder()).getOrCreate()
+    connector = ",".join(jars(CONNECTOR, tmp_path_factory.mktemp("connector")))
+    start = configure_spark_with_delta_pip(builder()).config("spark.jars", connector)
+    session = start.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The ``kafka.bootstrap.servers`` of a broker."""
+    with broker(tmp_path_factory.mktemp("kafka")) as servers:
+        yield servers
 
 
 @contextmanager
@@ -45,6 +55,10 @@ def builder() -> SparkSession.Builder:
     conf = {
         "spark.master": "local[2]",
         "spark.driver.memory": "3g",
+        # Tests are short: the optimising compiler would take its time from them.
+        "spark.driver.extraJavaOptions": (
+            "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m -XX:+UseSerialGC"
+        ),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",

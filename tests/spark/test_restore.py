@@ -19,7 +19,7 @@ import absflow
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-FILES = 7
+FILES = 5
 PARTITIONS = "spark.sql.shuffle.partitions"
 
 
@@ -145,8 +145,7 @@ def test_a_fork_and_its_original_do_not_see_each_other(spark: SparkSession, root
 
 def test_a_foreign_commit_to_the_sink_is_not_undone(spark: SparkSession, root: Path) -> None:
     """Rows of others since the checkpoint: refused, naming the commit; nothing is changed."""
-    newest = completed(spark, root / "job")[-1]["checkpoint_id"]
-    older = completed(spark, root / "job")[-2]["checkpoint_id"]
+    older = completed(spark, root / "job")[0]["checkpoint_id"]
     sink = str(root / "sink")
     spark.sql(f"OPTIMIZE delta.`{sink}`")
     with settings(spark, conf(root, restore__from=str(older))):
@@ -158,7 +157,6 @@ def test_a_foreign_commit_to_the_sink_is_not_undone(spark: SparkSession, root: P
         with pytest.raises(absflow.RestoreError, match=r"not this job's since .* \(DELETE, "):
             chain(spark, root).start()
         assert spark.read.format("delta").load(str(root / "job" / "attempts")).count() == attempts
-    assert newest > older
     spark.sql(f"RESTORE TABLE delta.`{sink}` TO VERSION AS OF {planned.sinks['out'].now}")
 
 
@@ -243,15 +241,14 @@ def test_upgrade(spark: SparkSession, root: Path) -> None:
     first = history.state("first").toPandas()
     assert_same_rows(first, expected_state(read_source(root / "a", FILES), "k"), ["k"])
     then = read_source(root / "a", files_read(middle, "left", "a"))
-    old_keys = set(expected_state(then, "k")["k"].map(str))
-    notes = dict(zip(first["k"].map(str), first["note"], strict=True))
-    assert {k for k, note in notes.items() if note == "restored"} == old_keys
+    restored = first[first["note"] == "restored"]
+    assert_same_rows(restored[["k"]], expected_state(then, "k")[["k"]], ["k"])
     tally = dict(history.state("tally").toPandas()[["v", "n"]].itertuples(index=False))
     migrated = expected_state(then.assign(g=then["id"] % 7), "g")
     assert {v: n for v, n in tally.items() if v >= 1000} == {
         1000 + g: n for g, n in zip(migrated["g"], migrated["n"], strict=True)
     }
-    assert sum(tally.values()) == sum(len(read_source(root / "a", FILES)) for _ in "1")
+    assert sum(tally.values()) == len(read_source(root / "a", FILES))
     rest = expected(root, FILES)["sink"]
     rest = rest[~rest["id"].isin(then["id"])]
     more_state = history.state("more").toPandas()

@@ -1,0 +1,81 @@
+"""Asking a running driver for a savepoint: a row into ``requests``, and the wait for its answer."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from datetime import datetime, timezone
+
+import pyarrow as pa
+from deltalake import write_deltalake
+from deltalake.exceptions import DeltaError
+
+from absflow.cli.reader import Reader
+from absflow.errors import NotFoundError, SavepointFailedError, StorageError
+from absflow.protocol.checkpoints import FactKind
+from absflow.protocol.lookup import sentence_of
+from absflow.storage.requests import REQUESTS
+
+__all__ = ["ask", "await_answer"]
+
+_LOOK_EVERY_S = 0.5
+
+
+def ask(root: str, *, stop: bool, drain: bool) -> tuple[str, int]:
+    """Ask the newest driver of the job under ``root``; the request, and that driver's incarnation.
+
+    Raises:
+        NotFoundError: no job has ever started there, or its driver has ended.
+        StorageError: the row could not be written.
+    """
+    reader = Reader(root)
+    incarnation, ended = reader.driver()
+    if ended:
+        raise NotFoundError(
+            f"the job under {root!r} is not running (its driver, incarnation {incarnation}, has "
+            f"{ended}); a savepoint is taken by a running driver: start the job"
+        )
+    row = {
+        "request": uuid.uuid4().hex,
+        "incarnation": incarnation,
+        "stop": stop,
+        "drain": drain,
+        "requested_at": datetime.now(timezone.utc),
+    }
+    try:
+        write_deltalake(
+            reader.requests, pa.Table.from_pylist([row], schema=REQUESTS), mode="append"
+        )
+    except (DeltaError, OSError) as error:
+        raise StorageError(f"could not write to {reader.requests!r}: {error}") from error
+    return str(row["request"]), incarnation
+
+
+def await_answer(root: str, request: str, incarnation: int, timeout_s: float) -> int:
+    """The savepoint that answers ``request``.
+
+    Raises:
+        SavepointFailedError: it was aborted or refused, or there is no answer.
+    """
+    until = time.monotonic() + timeout_s
+    while True:
+        # Before the answer: a driver that ends answers first.
+        newest, ended = Reader(root).driver()
+        answer = Reader(root).answer(request)
+        if answer is not None:
+            if answer["kind"] == FactKind.COMPLETED.value:
+                return int(answer["checkpoint_id"])
+            why = answer["reason"] and f"{answer['reason']}: {sentence_of(answer['reason'])}"
+            told = "; ".join(part for part in (why, answer["cause"]) if part)
+            raise SavepointFailedError(f"there is no savepoint: {told}")
+        if newest != incarnation or ended:
+            raise SavepointFailedError(
+                f"driver incarnation {incarnation} has gone without an answer; ask again when the "
+                "job runs"
+            )
+        if time.monotonic() > until:
+            raise SavepointFailedError(
+                f"no answer within {timeout_s:g} s. The request stands: if driver incarnation "
+                f"{incarnation} is alive it still obeys it; 'absflow history' shows the savepoint"
+            )
+        time.sleep(_LOOK_EVERY_S)

@@ -1,0 +1,216 @@
+"""The kill loop: both jobs under SIGKILL, until the answer is known.
+
+``python tests/chaos/chaos.py --kills 120 --seed 7`` kills drivers 120 times in all, at every named
+point and at random moments (see :mod:`points` and :mod:`lives`). In rounds: a job on a fresh
+storage root is killed and started again by the same command, then runs to its end, and its sink and
+every completed checkpoint are compared with what plain pandas makes of its input.
+
+The seed gives the order of the deaths, not what the machine does between them; so a failure is
+repeated by the printed command with good luck, and its whole root is kept for bad luck.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import evidence
+from anomalies import Anomaly, Kind, Life
+from generator import SINKS
+from lives import ChaosError, Death, End, deaths, live
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from victims import Findings, Flights, Generator, Victim
+
+__all__ = ["Round", "play"]
+
+JOBS = ("generator", "flights")
+KILLS_OF_A_ROUND = 30
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A job's lives on one storage root, and what came of them.
+
+    Attributes:
+        lives: in order; the last ended by itself.
+        deaths: those of the others; None for one that came late, without having met its point.
+        findings: what it left.
+    """
+
+    lives: Sequence[Life]
+    deaths: Sequence[Death | None]
+    findings: Findings
+
+
+def play(
+    victim: Victim,
+    folder: Path,
+    orders: Iterable[Death],
+    told: Callable[[Life], None] = lambda _: None,
+) -> Round:
+    """Kill a job as ordered, let it end, and judge it.
+
+    Args:
+        victim: the job.
+        folder: for the logs of its lives; created.
+        orders: how its lives are to end; a job that is not endless may end before.
+        told: hears of each kill.
+
+    Raises:
+        ChaosError: a life failed.
+    """
+    folder.mkdir()
+    lives: list[Life] = []
+    died: list[Death | None] = []
+    for order in [*orders, None]:
+        if order and order.start != "go on" and not evidence.completed(victim.storage):
+            continue  # nothing to restore yet
+        meanwhile = victim.feed if order else victim.finish
+        life, end = live(victim.command, folder, len(lives) + 1, order, meanwhile)
+        lives.append(life)
+        if end is End.BY_ITSELF and victim.endless and order:
+            raise ChaosError(f"life {life.number} ended by itself, though nobody told it to")
+        if end is End.BY_ITSELF:
+            return Round(lives, died, victim.judge(lives))
+        died.append(order if end is End.AS_ORDERED else None)
+        told(life)
+    raise ChaosError(f"life {life.number} was to finish, but was {life.end}")
+
+
+def main() -> int:
+    """Play rounds until there were enough kills; the exit code."""
+    parser = argparse.ArgumentParser(description="Kill the driver many times; nothing may be lost.")
+    parser.add_argument("--kills", type=int, default=120)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
+    parser.add_argument("--job", choices=JOBS, action="append", help="only this job")
+    asked = parser.parse_args()
+    # So that a driver is buried whatever ends this program: its session would outlive it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    console = Console(highlight=False, soft_wrap=True)
+    root = Path(tempfile.mkdtemp(prefix="absflow-chaos-"))
+    repeat = f"make chaos SEED={asked.seed} KILLS={asked.kills}"
+    repeat += f" JOB={asked.job[0]}" if asked.job else ""
+    console.print(f"seed {asked.seed}; the same again: {repeat}")
+    failure = None
+    with _progress(console) as progress:
+        loop = Loop(root, asked.seed, progress)
+        try:
+            loop.run(_shares(asked.kills, asked.job or JOBS))
+        except ChaosError as error:
+            failure = error
+    console.print(*_summary(loop.rounds), sep="\n")
+    anomalies = [a for round_ in loop.all_rounds() for a in round_.findings.anomalies]
+    for anomaly in anomalies[:_SHOWN]:
+        console.print(str(anomaly), style="red", markup=False)
+    if failure is not None:
+        console.print(str(failure), style="red", markup=False)
+    if not anomalies and failure is None:
+        shutil.rmtree(root)
+        console.print("nothing lost, nothing twice, nothing out of order", style="green")
+        return 0
+    console.print(f"{len(anomalies)} anomalies; kept: {root}; the same again: {repeat}")
+    return 1
+
+
+def _shares(kills: int, jobs: Sequence[str]) -> dict[str, int]:
+    """Two thirds of the kills are the generator's, whose job is the harder one."""
+    if len(jobs) == 1:
+        return {jobs[0]: kills}
+    flights = kills // 3
+    return {"generator": kills - flights, "flights": flights}
+
+
+class Loop:
+    """Rounds of both jobs, shown as they go."""
+
+    def __init__(self, root: Path, seed: int, progress: Progress) -> None:
+        self._root, self._seed, self._progress = root, seed, progress
+        self.rounds: dict[str, list[Round]] = {}
+
+    def all_rounds(self) -> Iterator[Round]:
+        return itertools.chain.from_iterable(self.rounds.values())
+
+    def run(self, shares: dict[str, int]) -> None:
+        """Kill each job as often as its share says; stop at the first round with an anomaly."""
+        task = self._progress.add_task("kills", total=sum(shares.values()))
+        for job, kills in shares.items():
+            orders = deaths(f"{self._seed} {job}")
+            rounds = self.rounds.setdefault(job, [])
+            modes = itertools.cycle(SINKS)
+            while (left := kills - sum(len(r.deaths) for r in rounds)) > 0:
+                folder = self._root / f"{job}-{len(rounds) + 1}"
+                folder.mkdir()
+                victim = self._victim(job, folder, next(modes))
+                batch = itertools.islice(orders, min(left, KILLS_OF_A_ROUND))
+
+                def told(life: Life, job: str = job) -> None:
+                    self._progress.advance(task)
+                    self._progress.console.print(f"{job:<9} life {life.number:>3} {life.end}")
+
+                round_ = play(victim, folder / "lives", batch, told)
+                rounds.append(round_)
+                if round_.findings.anomalies:
+                    return
+
+    def _victim(self, job: str, folder: Path, sink_mode: str) -> Victim:
+        if job == "generator":
+            return Generator(folder, self._seed, sink_mode)
+        return Flights(folder, sink_mode)
+
+
+def _progress(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, TimeElapsedColumn(), console=console)
+
+
+def _summary(rounds: dict[str, list[Round]]) -> list[Table]:
+    """What was done, and what came of it."""
+    jobs = list(rounds)
+    kills = Table("killed", *jobs, box=SIMPLE_HEAD)
+    counted = {
+        job: Counter(_word(death) for round_ in rounds[job] for death in round_.deaths)
+        for job in jobs
+    }
+    for point in sorted(set().union(*counted.values()), key=lambda p: p.split(" ", 1)[::-1]):
+        kills.add_row(point, *(str(counted[job][point]) for job in jobs))
+    kills.add_section()
+    kills.add_row("in all", *(str(counted[job].total()) for job in jobs))
+    came = Table("", *jobs, box=SIMPLE_HEAD)
+    facts: dict[str, Callable[[Findings], int]] = {
+        "rows in the sinks": lambda f: f.rows,
+        "checkpoints completed": lambda f: f.completed,
+        "checkpoints aborted": lambda f: f.aborted,
+    }
+    for kind in Kind:
+        facts[kind.value] = lambda f, kind=kind: _count(f.anomalies, kind)  # type: ignore[misc]
+    came.add_row("rounds", *(str(len(rounds[job])) for job in jobs))
+    for name, count in facts.items():
+        came.add_row(name, *(f"{sum(count(r.findings) for r in rounds[j]):,}" for j in jobs))
+    return [kills, came]
+
+
+def _word(death: Death | None) -> str:
+    if death is None:
+        return "late, its point not met"
+    return death.point or "at random moments"
+
+
+def _count(anomalies: Sequence[Anomaly], kind: Kind) -> int:
+    return sum(anomaly.kind is kind for anomaly in anomalies)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

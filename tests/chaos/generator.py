@@ -1,0 +1,200 @@
+"""A seeded job with a known answer: two roots, three stages, a diamond with unequal lag.
+
+::
+
+    a ==> [left]  ==> [join] --> sink
+     \\=> [right] ==/
+    b ---/
+
+``spark-submit points.py generator.py ROOT SINK_MODE`` runs it over the files below ``ROOT`` until
+there is a file ``ROOT/finish``. ``right`` is slow, so that rows of ``left`` are held for it. Every
+row has an id of its own, a key, and its number among the rows of its key; ``left`` and ``right``
+count the rows of a key themselves and put that number beside it. A group is a function of the key,
+so rows of one key that take the same way stay in order to the very end.
+
+:func:`expected_sink` and :func:`expected_states` are the answer, by plain pandas.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+import absflow
+
+__all__ = ["SINKS", "expected_sink", "expected_states", "files_of", "source_files"]
+
+ROWS = "id long, k string, g long, seq long, v long"
+OUTPUT = "id long, via string, k string, g long, seq long, nth long, v long"
+KEYS, GROUPS = 11, 5
+SLOW_S = 0.1  # what a key group of `right` takes for each of its batches of `a`
+SINKS: dict[str, Callable[[str], absflow.DeltaSink]] = {"immediate": absflow.DeltaSink}
+
+
+def source_files(folder: Path, seed: int, rows: int, first_id: int) -> Iterator[Path]:
+    """Write a file at every ``next``: of a random size around ``rows``, whole or not at all.
+
+    Args:
+        folder: created.
+        seed: of sizes, keys and values.
+        rows: a file has up to twice as many, and at least one.
+        first_id: 0 or 1; ids rise by 2, so that those of two sources differ.
+    """
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(seed)
+    seen = dict.fromkeys(range(KEYS), 0)
+    number = 0
+    while True:
+        keys = random.integers(0, KEYS, int(random.integers(1, 2 * rows)))
+        records = []
+        for key, value in zip(keys.tolist(), random.integers(-100, 100, len(keys)), strict=True):
+            seen[key] += 1
+            records.append(
+                {
+                    "id": first_id,
+                    "k": f"k{key}" if key else None,
+                    "g": key % GROUPS,
+                    "seq": seen[key],
+                    "v": int(value),
+                }
+            )
+            first_id += 2
+        path, aside = folder / f"{number:06d}.parquet", folder / f".{number:06d}"
+        pq.write_table(pa.Table.from_pylist(records), aside)
+        os.utime(aside, (1_000_000 + number, 1_000_000 + number))  # Spark reads the oldest first
+        aside.rename(path)
+        number += 1
+        yield path
+
+
+def files_of(root: Path, source: str) -> list[Path]:
+    """The files of a source in the order in which Spark reads them."""
+    return sorted((root / source).glob("*.parquet"))
+
+
+def _read(root: Path, source: str, count: int | None) -> pd.DataFrame:
+    parts = [pd.read_parquet(path) for path in files_of(root, source)[:count]]
+    return pd.concat(parts) if parts else pd.DataFrame(columns=["id", "k", "g", "seq", "v"])
+
+
+def expected_sink(root: Path, a: int | None = None, b: int | None = None) -> pd.DataFrame:
+    """The sink after the first ``a`` and ``b`` files (all by default)."""
+    ways = (("a left", a, "a"), ("a right", a, "a"), ("b right", b, "b"))
+    rows = pd.concat([_read(root, source, n).assign(via=via) for via, n, source in ways])
+    return rows.assign(nth=rows["seq"])[["id", "via", "k", "g", "seq", "nth", "v"]]
+
+
+def expected_states(root: Path, a: int, b: int) -> dict[str, pd.DataFrame]:
+    """The state of every stage after the first ``a`` and ``b`` files."""
+    rows = expected_sink(root, a, b)
+    rows = rows.assign(from_b=rows["via"].str.startswith("b").astype("int64"))
+    left, right = (rows[rows["via"].str.endswith(side)] for side in ("left", "right"))
+    counted = {"n": ("id", "size"), "total": ("v", "sum")}
+    return {
+        "left": left.groupby("k", dropna=False).agg(**counted).reset_index(),
+        "right": right.groupby("k", dropna=False)
+        .agg(n=("id", "size"), n_b=("from_b", "sum"), total=("v", "sum"))
+        .assign(n=lambda s: s["n"] - s["n_b"])
+        .reset_index(),
+        "join": rows.groupby("g").agg(**counted, ids=("id", "sum")).reset_index(),
+    }
+
+
+def _sums(state: pa.Table, name: str, key: Any, amounts: Any) -> Any:
+    """The sums of the touched keys with ``amounts`` added to those of their rows' keys."""
+    sums = state[name].fill_null(0).to_numpy().copy()
+    np.add.at(sums, key, amounts)
+    return sums
+
+
+def _numbered(via: str, counter: str, rows: pa.Table, state: pa.Table, key: Any) -> absflow.Result:
+    """Emit each row with its number among the rows of its key, and count it in ``counter``.
+
+    A batch that follows a kill may take two files, though it is to take one, and Spark reads the
+    files of a batch in any order; so the order of a key's rows in it is made here.
+    """
+    by_id = np.argsort(rows["id"].to_numpy())
+    rows, key = rows.take(pa.array(by_id)), key[by_id]
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    rank = np.empty(len(key), dtype=np.int64)
+    rank[order] = np.arange(len(key)) - np.searchsorted(ordered, ordered)
+    before = state[counter].fill_null(0).to_numpy()
+    columns = {name: rows[name] for name in ("id", "k", "g", "seq", "v")}
+    output = pa.table({**columns, "via": [via] * len(key), "nth": before[key] + rank + 1})
+    new = {name: state[name].fill_null(0) for name in state.column_names if name != "k"}
+    new[counter] = _sums(state, counter, key, 1)
+    new["total"] = _sums(state, "total", key, rows["v"].to_numpy())
+    return absflow.Result(
+        output=output.select(["id", "via", "k", "g", "seq", "nth", "v"]),
+        state=pa.table({"k": state["k"], **new}),
+    )
+
+
+def left(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """Number the rows of ``a``."""
+    return _numbered("a left", "n", rows, state, context.key_of_row)
+
+
+def right_a(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """Number the rows of ``a``, slowly."""
+    time.sleep(SLOW_S)
+    return _numbered("a right", "n", rows, state, context.key_of_row)
+
+
+def right_b(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """Number the rows of ``b``."""
+    return _numbered("b right", "n_b", rows, state, context.key_of_row)
+
+
+def join(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """Count, and hand on what comes."""
+    key = context.key_of_row
+    added = {"n": 1, "total": rows["v"].to_numpy(), "ids": rows["id"].to_numpy()}
+    sums = {name: _sums(state, name, key, amounts) for name, amounts in added.items()}
+    return absflow.Result(output=rows, state=pa.table({"g": state["g"], **sums}))
+
+
+def declare(spark: SparkSession, root: Path, sink_mode: str) -> absflow.Job:
+    """The job over the files below ``root``, with its sink there too."""
+    job = absflow.Job("generator", spark)
+
+    def source(name: str) -> Any:
+        reader = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
+        return job.source(name, reader.parquet(str(root / name)))
+
+    def stage(name: str, inputs: Any, key: str, state: str, process: Any) -> Any:
+        return job.stage(name, inputs, key=key, state=state, output=OUTPUT, process=process)
+
+    a, b = source("a"), source("b")
+    one = stage("left", a, "k", "n long, total long", left)
+    two = stage("right", [a, b], "k", "n long, n_b long, total long", {"a": right_a, "b": right_b})
+    both = stage(
+        "join", [one, two], "g", "n long, total long, ids long", {"left": join, "right": join}
+    )
+    job.sink("out", both, SINKS[sink_mode](str(root / "sink")))
+    return job
+
+
+def main(root: Path, sink_mode: str) -> None:
+    """Run the job until it is told to finish."""
+    spark = SparkSession.builder.appName("generator").getOrCreate()
+    run = declare(spark, root, sink_mode).start()
+    while not run.await_termination(timeout=0.2):
+        if (root / "finish").exists():
+            run.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,238 @@
+"""One life of a driver: a process started, fed, and killed with all that belongs to it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import pyspark
+from anomalies import Life
+from points import POINTS, RESTORE_POINTS
+
+__all__ = ["STARTS", "ChaosError", "Command", "Death", "End", "deaths", "live"]
+
+HERE = Path(__file__).parent
+CHECKOUT = HERE.parent.parent
+# A driver that has not come to its point by then is killed all the same.
+LONGEST_S = 240
+_POLL_S = 0.05
+
+
+class ChaosError(Exception):
+    """A driver ended as it must not: by itself, with an error."""
+
+
+class End(Enum):
+    """How a life ended."""
+
+    BY_ITSELF = "by itself"
+    AS_ORDERED = "as ordered"
+    LATE = "late"
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a life is to end.
+
+    Attributes:
+        point: the one of :data:`points.POINTS` where the driver kills itself; None if it is killed
+            from outside.
+        number: at which time that it comes to that point; or behind how many points of any name it
+            is killed from outside.
+        delay_ms: how long behind that.
+        start: the one of :data:`STARTS` by which the life begins.
+    """
+
+    point: str | None
+    number: int
+    delay_ms: int = 0
+    start: str = "go on"
+
+    def __str__(self) -> str:
+        if self.point is not None:
+            text = f"{self.point}, time {self.number}"
+        else:
+            text = f"{self.delay_ms} ms behind its point {self.number}"
+        return text if self.start == "go on" else f"{text} ({self.start})"
+
+
+# What a life adds to the conf of all. Those but the first need a completed checkpoint.
+STARTS: dict[str, dict[str, str]] = {
+    "go on": {},
+    "restore": {"spark.absflow.restore.from": "latest"},
+}
+
+
+def deaths(seed: object) -> Iterator[Death]:
+    """Deaths without end: every named point and some moments in a random order, and again."""
+    chance = random.Random(str(seed))
+    while True:
+        orders = [Death(name, chance.randint(1, point.often)) for name, point in POINTS.items()]
+        for _ in range(len(POINTS) // 2):
+            # While it starts and recovers, or anywhere in its work.
+            moments = [
+                Death(None, 1, chance.randint(0, 15_000)),
+                Death(None, chance.randint(2, 150), chance.randint(0, 1_000)),
+            ]
+            orders.append(chance.choices(moments, weights=(1, 3))[0])
+        orders += [
+            Death(name, chance.randint(1, point.often), start="restore")
+            for name, point in RESTORE_POINTS.items()
+        ]
+        chance.shuffle(orders)
+        yield from orders
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What starts a job, and starts it again, in one small JVM, its points watched.
+
+    Attributes:
+        program: the job's program.
+        conf: its Spark conf, beside that of the flights job.
+        arguments: of the program.
+    """
+
+    program: Path
+    conf: Mapping[str, str]
+    arguments: Sequence[str] = ()
+
+    def line(self, start: str) -> list[str]:
+        """The command line of a life that begins by ``start``."""
+        small = {
+            "spark.driver.memory": "1g",
+            # For a JVM that lives a quarter of a minute the better compiler never pays; the quick
+            # one alone would get a code cache that is too small for Spark.
+            "spark.driver.extraJavaOptions": (
+                "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m -XX:+UseSerialGC"
+            ),
+        }
+        line = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit")]
+        line += ["--properties-file", str(CHECKOUT / "conf" / "flights.conf")]
+        for key, value in {**small, **self.conf, **STARTS[start]}.items():
+            line += ["--conf", f"{key}={value}"]
+        return [*line, str(HERE / "points.py"), str(self.program), *self.arguments]
+
+
+def live(
+    command: Command,
+    folder: Path,
+    number: int,
+    death: Death | None,
+    meanwhile: Callable[[], None],
+) -> tuple[Life, End]:
+    """Start a driver and see it through to its end.
+
+    Args:
+        command: of the job.
+        folder: for its log and its progress.
+        number: of this life.
+        death: how it is to end; None if it is to end by itself.
+        meanwhile: called again and again while it lives.
+
+    Returns:
+        The life, and how it ended.
+
+    Raises:
+        ChaosError: it failed.
+    """
+    progress = folder / f"{number:04d}.progress"
+    began_ms = time.time_ns() // 1_000_000
+    with (folder / f"{number:04d}.log").open("wb") as log:
+        process = subprocess.Popen(
+            command.line(death.start if death else "go on"),
+            cwd=folder,
+            env=_environment(progress, death),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            end = _watch(process, progress, death, meanwhile)
+        finally:
+            _bury(process)
+    if process.returncode not in (0, -signal.SIGKILL):
+        raise ChaosError(
+            f"life {number} failed with code {process.returncode}, where it was to die: {death}. "
+            f"Its log:\n{Path(log.name).read_text(errors='replace')[-5000:]}"
+        )
+    if process.returncode == 0:
+        end = End.BY_ITSELF
+    words = {
+        End.BY_ITSELF: "by itself",
+        End.AS_ORDERED: f"killed {death}",
+        End.LATE: f"killed after {LONGEST_S} s, not having met: {death}",
+    }
+    return Life(number, began_ms, words[end]), end
+
+
+def _environment(progress: Path, death: Death | None) -> dict[str, str]:
+    order = {"CHAOS_DIE": f"{death.number} {death.point}"} if death and death.point else {}
+    return {
+        **os.environ,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": str(CHECKOUT),
+        "CHAOS_PROGRESS": str(progress),
+        "CHAOS_LOOP": str(os.getpid()),
+        **order,
+    }
+
+
+def _watch(
+    process: subprocess.Popen[bytes],
+    progress: Path,
+    death: Death | None,
+    meanwhile: Callable[[], None],
+) -> End:
+    """Wait for the end, or say when to bring it about, and why."""
+    # The last life may have much to do.
+    give_up = time.monotonic() + LONGEST_S * (1 if death else 5)
+    while process.poll() is None:
+        meanwhile()
+        passed = progress.read_bytes().count(b"\n") if progress.exists() else 0
+        if death and death.point is None and passed >= death.number:
+            time.sleep(death.delay_ms / 1000)
+            return End.AS_ORDERED
+        if time.monotonic() > give_up:
+            return End.LATE
+        time.sleep(_POLL_S)
+    return End.AS_ORDERED
+
+
+def _bury(process: subprocess.Popen[bytes]) -> None:
+    """Kill the group, wait for it, and see to it that no process of the session is left.
+
+    Spark puts its Python workers into groups of their own; they end when their JVM is gone.
+    """
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    give_up = time.monotonic() + 5
+    while rest := _session(process.pid):
+        if time.monotonic() > give_up:
+            for pid in rest:
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_POLL_S)
+
+
+def _session(leader: int) -> list[int]:
+    """The living processes of a session, where the system tells."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # gone in the meantime
+        if int(fields[3]) == leader and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found

@@ -1,0 +1,231 @@
+"""The two jobs of the kill loop: how each is started, fed and judged."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import evidence
+import generator
+import pandas as pd
+from anomalies import Anomaly, Commit, Kind, Life, Named, check_facts, check_rows
+from lives import CHECKOUT, HERE, Command
+
+sys.path.append(str(CHECKOUT / "jobs"))
+import flights_data
+import flights_oracle
+
+__all__ = ["Findings", "Flights", "Generator", "Victim"]
+
+_CONF = {"spark.absflow.checkpoint.interval": "1s"}
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a job that was killed many times has left.
+
+    Attributes:
+        rows: in the sink.
+        completed: checkpoints.
+        aborted: checkpoints.
+        anomalies: what is wrong.
+    """
+
+    rows: int
+    completed: int
+    aborted: int
+    anomalies: Sequence[Anomaly]
+
+
+class Victim(Protocol):
+    """A job under a folder of its own.
+
+    Attributes:
+        command: what starts it, and starts it again.
+        storage: its storage root.
+        endless: it takes what it is fed until it is told to finish; else it ends by itself.
+    """
+
+    command: Command
+    storage: Path
+    endless: bool
+
+    def feed(self) -> None:
+        """Called again and again while it lives."""
+
+    def finish(self) -> None:
+        """As :meth:`feed`, in its last life: tell it to end once it has done everything."""
+
+    def judge(self, lives: Sequence[Life]) -> Findings:
+        """Compare what it has left with what plain pandas makes of its input."""
+
+
+class Generator:
+    """The job of :mod:`generator`; its sources stay some files ahead of it."""
+
+    endless = True
+    named = Named(id=["id", "via"], lane=["via", "k"], order="seq")
+    # Per source: rows of a file, and how many files it is to be ahead.
+    _feeds: Mapping[str, tuple[int, int]] = {"a": (60, 4), "b": (20, 3)}
+    _readers: Mapping[str, tuple[str, int]] = {"a": ("a", 0), "b": ("right", 1)}
+
+    def __init__(self, root: Path, seed: int, sink_mode: str = "immediate") -> None:
+        self._root, self.storage = root, root / "job"
+        conf = {
+            **_CONF,
+            "spark.absflow.storage.path": str(self.storage),
+            "spark.absflow.key-groups": "4",
+        }
+        self.command = Command(HERE / "generator.py", conf, [str(root), sink_mode])
+        self._writers: dict[str, Iterator[Path]] = {
+            name: generator.source_files(root / name, seed + number, rows, first_id=number)
+            for number, (name, (rows, _)) in enumerate(self._feeds.items())
+        }
+        self._written = dict.fromkeys(self._feeds, 0)
+        self._seen_facts = -1
+        self.feed()
+
+    def feed(self) -> None:
+        for name, (_, ahead) in self._feeds.items():
+            while self._written[name] < self._taken(name) + ahead:
+                next(self._writers[name])
+                self._written[name] += 1
+
+    def _taken(self, name: str) -> int:
+        """How many files of a source Spark has noted, in any attempt."""
+        stage, place = self._readers[name]
+        logs = self.storage.glob(f"work/attempt=*/{stage}/spark/sources/{place}/[0-9]*")
+        return max((int(path.stem) for path in logs), default=-1) + 1
+
+    def finish(self) -> None:
+        log = self.storage / "checkpoints" / "_delta_log"
+        number = sum(1 for _ in log.glob("*.json"))
+        if number != self._seen_facts:
+            self._seen_facts = number
+            if any(
+                self._positions(fact) == self._written for fact in evidence.completed(self.storage)
+            ):
+                (self._root / "finish").touch()
+
+    def _positions(self, fact: Mapping[str, Any]) -> dict[str, int]:
+        return {
+            name: evidence.files_read(fact, stage, name)
+            for name, (stage, _) in self._readers.items()
+        }
+
+    def judge(self, lives: Sequence[Life]) -> Findings:
+        commits = evidence.commits(self._root / "sink")
+        found = check_rows(generator.expected_sink(self._root), commits, self.named, lives)
+        history = {
+            stage: evidence.state_history(self.storage, stage)
+            for stage in ("left", "right", "join")
+        }
+        for fact in evidence.completed(self.storage):
+            positions = self._positions(fact)
+            due = generator.expected_sink(self._root, **positions)
+            found += _at_cut(fact, check_rows(due, _up_to(fact, commits), self.named, lives))
+            due_states = generator.expected_states(self._root, **positions)
+            for stage, key in (("left", "k"), ("right", "k"), ("join", "g")):
+                state = evidence.state_at(history[stage], fact, stage, key)
+                said = flights_oracle.differences(state, due_states[stage], key)
+                found += _wrong_state(fact, stage, said)
+        return _findings(self.storage, commits, found)
+
+
+class Flights:
+    """The flights job as it is, over the first weeks of the year, with a file for each day."""
+
+    endless = False
+    named = Named(id=["leg_id"], lane=["origin", "tailnum"], order="leg_id")
+
+    def __init__(self, root: Path, sink_mode: str = "immediate") -> None:
+        del sink_mode  # the flights job has one sink, in its default mode
+        self._root, self.storage, self._data = root, root / "job", root / "data"
+        conf = {
+            **_CONF,
+            "spark.absflow.storage.path": str(self.storage),
+            "spark.absflow.key-groups": "4",
+            "spark.flights.data": str(self._data),
+            "spark.flights.sink": str(root / "sink"),
+        }
+        self.command = Command(CHECKOUT / "jobs" / "flights.py", conf)
+        flights_data.prepare(self._data, days=1, until=dt.date(2013, 2, 15))
+
+    def feed(self) -> None:
+        """Its files are all there."""
+
+    def finish(self) -> None:
+        """It ends by itself."""
+
+    def judge(self, lives: Sequence[Life]) -> Findings:
+        commits = evidence.commits(self._root / "sink")
+        due = flights_oracle.expected(self._data)
+        found = check_rows(due.resolved, commits, self.named, lives)
+        history = {
+            stage: evidence.state_history(self.storage, stage) for stage in ("aircraft", "airports")
+        }
+        for fact in evidence.completed(self.storage):
+            due = flights_oracle.expected(
+                self._data,
+                evidence.files_read(fact, "aircraft", "legs"),
+                evidence.files_read(fact, "airports", "weather"),
+            )
+            at_cut = check_rows(due.resolved, _up_to(fact, commits), self.named, lives)
+            found += _at_cut(fact, at_cut)
+            aircraft = evidence.state_at(history["aircraft"], fact, "aircraft", "tailnum")
+            airports = evidence.state_at(history["airports"], fact, "airports", "origin")
+            for stage, state, due_rows, key in (
+                ("aircraft", aircraft, due.aircraft, ["tailnum"]),
+                ("airports", _inlined(airports, "totals"), due.totals, ["origin", "condition"]),
+                ("airports", _inlined(airports, "waiting"), due.waiting, ["leg_id"]),
+            ):
+                said = flights_oracle.differences(state[due_rows.columns], due_rows, key)
+                found += _wrong_state(fact, stage, said)
+        return _findings(self.storage, commits, found)
+
+
+def _inlined(state: pd.DataFrame, column: str) -> pd.DataFrame:
+    """The elements of a column of lists of structs, with the origin of each."""
+    records = [
+        {"origin": origin, **element}
+        for origin, elements in state[["origin", column]].itertuples(index=False, name=None)
+        for element in (elements if elements is not None else ())
+    ]
+    names = {
+        "totals": ["origin", "condition", "legs", "cancelled", "delay", "inherited"],
+        "waiting": ["origin", "leg_id", "tailnum", "hour", "dep_delay", "inherited"],
+    }
+    return pd.DataFrame.from_records(records, columns=names[column])
+
+
+def _up_to(fact: Mapping[str, Any], commits: Iterable[Commit]) -> list[Commit]:
+    """The commits to the sink that lie before a checkpoint's cut."""
+    return [c for c in commits if c.note.get("epoch", 0) <= fact["checkpoint_id"]]
+
+
+def _at_cut(fact: Mapping[str, Any], found: Iterable[Anomaly]) -> Iterator[Anomaly]:
+    for anomaly in found:
+        yield Anomaly(
+            anomaly.kind, f"in the sink at checkpoint {fact['checkpoint_id']}: {anomaly.text}"
+        )
+
+
+def _wrong_state(fact: Mapping[str, Any], stage: str, said: Iterable[str]) -> Iterator[Anomaly]:
+    for text in said:
+        what = f"stage {stage} at checkpoint {fact['checkpoint_id']}"
+        yield Anomaly(Kind.STATE, f"{what}: {text}")
+
+
+def _findings(storage: Path, commits: Sequence[Commit], found: Sequence[Anomaly]) -> Findings:
+    facts = evidence.facts(storage)
+    return Findings(
+        rows=sum(len(commit.rows) for commit in commits),
+        completed=len(evidence.completed(storage)),
+        aborted=sum(fact["kind"] == "ABORTED" for fact in facts),
+        anomalies=[*itertools.chain(found, check_facts(evidence.triggered(storage), facts))],
+    )

@@ -1,0 +1,64 @@
+"""The chain job as a driver that writes down what it commits.
+
+``python fencing.py ROOT LOG WAIT [NAME=VALUE ...]``: every append to a table becomes a line in
+``LOG`` (begun and ended on the machine's monotonic clock); the driver waits for ``WAIT`` seconds
+at most for the lock of the storage root; the rest are ``spark.absflow.*`` settings.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from chain import SETTINGS, chain
+from delta import configure_spark_with_delta_pip
+
+from absflow.storage import lock, tables
+
+
+def recording(tell: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
+    """``tables.append``, which tells each append after it."""
+    append = tables.append
+
+    def recorded(frame: Any, path: str, app_id: str, version: int, note: Any) -> None:
+        begun = time.monotonic()
+        append(frame, path, app_id, version, note)
+        tell(
+            {
+                "path": path,
+                "app_id": app_id,
+                "version": version,
+                "begun": begun,
+                "ended": time.monotonic(),
+            }
+        )
+
+    return recorded
+
+
+def main(root: Path, log: Path, wait_s: float, settings: dict[str, str]) -> None:
+    """Run the job in this process."""
+    from conftest import builder
+
+    lock.TAKEOVER_WAIT_S = wait_s
+    start = builder().config("spark.absflow.storage.path", str(root / "job"))
+    for name, value in (SETTINGS | settings).items():
+        start = start.config(f"spark.absflow.{name}", value)
+    spark = configure_spark_with_delta_pip(start).getOrCreate()
+    with log.open("a", buffering=1) as lines:
+        tables.append = recording(lambda made: lines.write(json.dumps(made) + "\n"))  # type: ignore
+        chain(spark, root).start().await_termination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(
+        Path(sys.argv[1]),
+        Path(sys.argv[2]),
+        float(sys.argv[3]),
+        dict(word.split("=", 1) for word in sys.argv[4:]),
+    )

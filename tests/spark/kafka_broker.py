@@ -1,0 +1,159 @@
+"""A real Kafka broker for the tests: one KRaft node on loopback, and the jars of Spark's connector.
+
+The jars come from the Java registry by the Ivy that PySpark ships, with the machine's own settings.
+Broker and Spark are two processes with class paths of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+
+BROKER = {
+    # With all it depends on.
+    "org.apache.kafka:kafka_2.13:4.1.0": True,
+    # Kafka brings no place for its log to go to.
+    "org.slf4j:slf4j-simple:1.7.36": True,
+}
+# Without what they depend on, for Spark has the rest of it.
+CONNECTOR = {
+    f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}": False,
+    # Not of Spark's version: 4.2.0 of it was not to be had where this was written, hence no
+    # spark.jars.packages. The connector needs it to ask whether there is a delegation token.
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0": False,
+    "org.apache.kafka:kafka-clients:3.9.2": False,
+    "org.apache.commons:commons-pool2:2.13.1": False,
+}
+START_S = 60
+STOP_S = 20
+TAIL_LINES = 40
+
+
+def jars(wanted: Mapping[str, bool], folder: Path) -> list[str]:
+    """Paths of jars, downloaded at the first time.
+
+    Args:
+        wanted: ``organisation:name:version``, and whether it comes with what it depends on.
+        folder: where to put Ivy's input and output.
+    """
+    lines = []
+    for coordinates, transitive in wanted.items():
+        org, name, rev = coordinates.split(":")
+        lines.append(
+            f'<dependency org="{org}" name="{name}" rev="{rev}" conf="default" '
+            f'transitive="{str(transitive).lower()}"/>'
+        )
+    (folder / "ivy.xml").write_text(
+        '<ivy-module version="2.0"><info organisation="absflow" module="tests"/>'
+        f"<dependencies>{''.join(lines)}</dependencies></ivy-module>"
+    )
+    (ivy,) = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
+    command = [_java(), "-jar", str(ivy), "-warn", "-confs", "default"]
+    command += ["-ivy", "ivy.xml", "-cachepath", "class.path"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    # Ivy's exit code is 0 whatever happens; it writes the path last.
+    if not (folder / "class.path").exists():
+        raise RuntimeError(f"Ivy could not resolve {list(wanted)}:\n{done.stdout}{done.stderr}")
+    return (folder / "class.path").read_text().strip().split(os.pathsep)
+
+
+@contextmanager
+def broker(folder: Path) -> Iterator[str]:
+    """A broker for the time of a block; its ``kafka.bootstrap.servers``.
+
+    Raises:
+        RuntimeError: it did not come up; with the end of its log.
+    """
+    class_path = os.pathsep.join(jars(BROKER, folder))
+    port, controller = _free_ports(2)
+    (folder / "server.properties").write_text(
+        "\n".join(f"{name}={value}" for name, value in _conf(folder, port, controller).items())
+    )
+    # As small, and as fast to start, as can be.
+    java = [_java(), "-cp", class_path, "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    java += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+    log = folder / "broker.log"
+    with log.open("w") as out:
+        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        command = [*java, "kafka.tools.StorageTool", "format", "-t", cluster]
+        done = subprocess.run(
+            [*command, "-c", "server.properties"], cwd=folder, stdout=out, stderr=out, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"Kafka could not format its storage:\n{_tail(log)}")
+        process = subprocess.Popen(
+            [*java, "kafka.Kafka", "server.properties"], cwd=folder, stdout=out, stderr=out
+        )
+    try:
+        _await_port(process, port, log)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _conf(folder: Path, port: int, controller: int) -> dict[str, object]:
+    return {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "log.dirs": folder / "data",
+        "auto.create.topics.enable": "false",
+        "offsets.topic.num.partitions": 1,
+        "offsets.topic.replication.factor": 1,
+        "transaction.state.log.num.partitions": 1,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "share.coordinator.state.topic.replication.factor": 1,
+        "share.coordinator.state.topic.min.isr": 1,
+        "group.initial.rebalance.delay.ms": 0,
+    }
+
+
+def _await_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Return once the broker takes connections, which is the last thing that it does at a start."""
+    deadline = time.monotonic() + START_S
+    while process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+    ended = process.returncode
+    seen = f"took no connection in {START_S} s" if ended is None else f"ended with code {ended}"
+    raise RuntimeError(f"the Kafka broker {seen}; the end of its log:\n{_tail(log)}")
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
+
+
+def _free_ports(count: int) -> list[int]:
+    listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in listening]
+    for each in listening:
+        each.close()
+    return ports
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home, "bin", "java")) if home else "java"

@@ -1,0 +1,78 @@
+"""On-checkpoint sinks: rows are seen with the checkpoint that holds them, once, and for good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from chain import chain, expected
+from conftest import settings
+from diamond import write_source
+from pyspark.sql import SparkSession
+from reading import assert_same_rows, completed, files_read
+
+import absflow
+from absflow.spark.publisher import Publisher
+from absflow.storage.delta_log import log_file, parse_commit
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+FILES = 6
+
+
+def run(spark: SparkSession, root: Path, **conf: str) -> absflow.Job:
+    given = {"storage.path": str(root / "job"), "checkpoint.interval": "1s", "key-groups": "4"}
+    given |= {name.replace("__", ".").replace("_", "-"): value for name, value in conf.items()}
+    with settings(spark, given):
+        chain(spark, root, mode="on-checkpoint").start().await_termination(timeout=200)
+
+
+def publications(root: Path) -> dict[int, int]:
+    """The version of the sink's table by the checkpoint that it published."""
+    log = sorted((root / "sink" / "_delta_log").glob("*.json"))
+    commits = (parse_commit(int(path.stem), path.read_text()) for path in log)
+    return {c.note["published"]: c.version for c in commits if "epoch" not in c.note and c.note}
+
+
+def test_every_version_of_the_sink_is_a_checkpoint(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the one whose publication a failure has left to the next start, and after a restore."""
+    write_source(tmp_path / "a", files=FILES, rows=150, seed=8)
+    write = Publisher._write
+    failed = []
+
+    def failing(self: Publisher, sink: str, publication: object) -> None:
+        if len(failed) < 2 and publication.checkpoint_id > 1:
+            failed.append(publication)
+            raise OSError("no space left")
+        write(self, sink, publication)
+
+    monkeypatch.setattr(Publisher, "_write", failing)
+    with pytest.raises(absflow.JobFailedError, match="could not be published to sink 'out'"):
+        run(spark, tmp_path, restart__attempts="0")
+    assert len(failed) == 1
+    assert max(publications(tmp_path)) < max(
+        row["checkpoint_id"] for row in completed(spark, tmp_path / "job")
+    )
+    run(spark, tmp_path, restart__attempts="2")  # it fails once more, and is tried again
+    assert len(failed) == 2
+    check(spark, tmp_path)
+    rows = completed(spark, tmp_path / "job")
+    run(spark, tmp_path, restore__from=str(rows[0]["checkpoint_id"]))
+    check(spark, tmp_path)
+
+
+def check(spark: SparkSession, root: Path) -> None:
+    """Each version that published a checkpoint holds its rows, and the newest holds them all."""
+    by_checkpoint = publications(root)
+    rows = {row["checkpoint_id"]: row for row in completed(spark, root / "job")}
+    assert by_checkpoint.keys() == rows.keys()
+    for checkpoint_id, version in by_checkpoint.items():
+        table = spark.read.format("delta").option("versionAsOf", version)
+        seen = table.load(str(root / "sink")).toPandas()
+        due = expected(root, files_read(rows[checkpoint_id], "left", "a"))["sink"]
+        assert_same_rows(seen, due, ["id"])
+    newest = spark.read.format("delta").load(str(root / "sink")).toPandas()
+    assert_same_rows(newest, expected(root, FILES)["sink"], ["id"])
+    assert not Path(log_file(str(root / "sink"), max(by_checkpoint.values()) + 1)).exists()

@@ -1,0 +1,166 @@
+"""Savepoints of a running job: asked for by Python, by a row from outside, by a signal, to stop."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from chain import chain, expected
+from conftest import settings
+from deltalake import write_deltalake
+from diamond import source_files
+from pyspark.sql import SparkSession
+from reading import assert_same_rows, completed, facts, files_read, stage_of, state_at
+
+import absflow
+from absflow.spark.run import Run
+from absflow.storage.requests import REQUESTS
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+STAGES = (("left", "k"), ("tally", "g"))
+
+
+def wait(condition: Callable[[], bool], run: Run) -> None:
+    """Look until it holds, while the job runs."""
+    while not condition():
+        assert not run.await_termination(timeout=0.2), "the job ended by itself"
+
+
+@contextmanager
+def running(spark: SparkSession, root: Path, **conf: str) -> Iterator[tuple[Run, Iterator[None]]]:
+    """A chain job without an end, and what writes its next file."""
+    given = {"storage.path": str(root / "job"), "checkpoint.interval": "1h", "key-groups": "4"}
+    given |= {name.replace("__", ".").replace("_", "-"): value for name, value in conf.items()}
+    files = source_files(root / "a", rows=100, seed=5)
+    for _ in itertools.islice(files, 3):
+        pass
+    with settings(spark, given):
+        run = chain(spark, root, bounded=False).start()
+    try:
+        wait(lambda: run.progress().stages["tally"].batch_id >= 1, run)
+        yield run, files
+    finally:
+        if run.is_active:
+            run.stop()
+
+
+def check_cut(spark: SparkSession, root: Path, row: dict[str, Any]) -> int:
+    """The state at a checkpoint is that of the files before it; how many these are."""
+    read = files_read(row, "left", "a")
+    for stage, key in STAGES:
+        due = expected(root, read)[stage]
+        assert_same_rows(state_at(spark, root / "job", row, stage, key), due, [key])
+    return read
+
+
+def test_a_savepoint_stands_alone_and_the_job_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    """It is full, of its own type, and the base of what comes next."""
+    with running(spark, tmp_path, checkpoint__interval="2s") as (run, files):
+        wait(lambda: run.progress().completed >= 1, run)
+        next(files)
+        taken = run.savepoint(timeout=120)
+        next(files)
+        wait(lambda: run.progress().checkpoint_id > taken, run)
+    rows = {row["checkpoint_id"]: row for row in completed(spark, tmp_path / "job")}
+    assert (rows[taken]["type"], rows[taken]["base_id"]) == ("SAVEPOINT", 0)
+    assert rows[taken]["request"]
+    assert all(stage["lineage"] == [taken] for stage in rows[taken]["stages"])
+    check_cut(spark, tmp_path, rows[taken])
+    later = next(row for n, row in sorted(rows.items()) if n > taken)
+    assert (later["type"], later["base_id"]) == ("CHECKPOINT", taken)
+    check_cut(spark, tmp_path, later)
+
+
+def test_the_command_line_stops_the_job_with_a_drained_savepoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its row is the answer; channels and sink hold nothing behind it; a restore is exact."""
+    with running(spark, tmp_path) as (run, files):
+        ask(tmp_path, incarnation=7, request="for another driver")
+        command = [str(Path(sys.executable).with_name("absflow")), "savepoint", "--stop", "--drain"]
+        asked = subprocess.Popen(
+            [*command, "--storage", str(tmp_path / "job")], stdout=subprocess.PIPE, text=True
+        )
+        while asked.poll() is None:  # the source goes on while the savepoint is taken
+            next(files)
+            run.await_termination(timeout=0.5)
+        assert run.await_termination(timeout=60)
+        assert run.unflushed == {"left": 0}
+    row = facts(spark, tmp_path / "job")[-1]
+    assert (row["kind"], row["type"]) == ("COMPLETED", "SAVEPOINT")
+    said = asked.communicate()[0]
+    assert said.startswith(f"savepoint {row['checkpoint_id']} of the job under ")
+    read = check_cut(spark, tmp_path, row)
+    sink = spark.read.format("delta").load(str(tmp_path / "sink"))
+    assert_same_rows(sink.toPandas(), expected(tmp_path, read)["sink"], ["id"])
+    assert sink.count() == stage_of(row, "left")["rows_out"] > 0
+    given = {"storage.path": str(tmp_path / "job"), "restore.from": "latest", "key-groups": "3"}
+    with settings(spark, given):
+        again = chain(spark, tmp_path).start()
+    assert again.await_termination(timeout=200)
+    every = len(list((tmp_path / "a").glob("*.parquet")))
+    sink = spark.read.format("delta").load(str(tmp_path / "sink"))
+    assert_same_rows(sink.toPandas(), expected(tmp_path, every)["sink"], ["id"])
+
+
+def ask(root: Path, incarnation: int, request: str, **more: bool) -> None:
+    """A row of ``requests``, by another program's means."""
+    row = {
+        "request": request,
+        "incarnation": incarnation,
+        "requested_at": datetime.now(timezone.utc),
+        **more,
+    }
+    table = pa.Table.from_pylist([row], schema=REQUESTS)
+    write_deltalake(str(root / "job" / "requests"), table, mode="append")
+
+
+def test_a_savepoint_that_fails_leaves_the_job_running(spark: SparkSession, tmp_path: Path) -> None:
+    """Whoever asked is told why; checkpoints go on, though it was to stop the job."""
+    with running(spark, tmp_path, savepoint__timeout="1ms", checkpoint__interval="2s") as (
+        run,
+        files,
+    ):
+        with pytest.raises(absflow.SavepointFailedError, match="EXPIRED"):
+            run.stop(savepoint=True, drain=True)
+        before = run.progress().checkpoint_id
+        next(files)
+        wait(lambda: run.progress().checkpoint_id > before, run)
+    with pytest.raises(absflow.SavepointFailedError, match="the job has ended"):
+        run.savepoint()
+
+
+def test_sigterm(tmp_path: Path) -> None:
+    """With the setting, SIGTERM ends the driver in order, with a savepoint."""
+    files = source_files(tmp_path / "a", rows=100, seed=5)
+    for _ in itertools.islice(files, 3):
+        pass
+    here = Path(__file__).parent
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(here)}
+    environment |= {"PYSPARK_PYTHON": sys.executable, "ABSFLOW_SIGTERM": "true"}
+    with (tmp_path / "log").open("w") as log:
+        driver = subprocess.Popen(
+            [sys.executable, str(here / "chain.py"), str(tmp_path)],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        sink = tmp_path / "sink" / "_delta_log"
+        while driver.poll() is None and len(list(sink.glob("*.json"))) < 2:
+            time.sleep(0.2)
+        driver.send_signal(signal.SIGTERM)
+        assert driver.wait(timeout=120) == 0, (tmp_path / "log").read_text()[-3000:]
+    assert "with a savepoint" in (tmp_path / "log").read_text()
