@@ -160,6 +160,7 @@ class Retention:
         self._sinks = {node.name: node.stage for node in sinks if node.on_checkpoint}
         self._fence = fence
         self._tell = tell
+        self._started = time.monotonic()
         self._vacuumed: dict[str, float] = {}
         self._completed = threading.Event()
         self._closing = threading.Event()
@@ -266,14 +267,13 @@ class Retention:
         histories = [layout.state(table) for by_table in stock.sets.values() for table in by_table]
         for table in (*facts, *channels, *histories):
             now = time.monotonic()
-            last = self._vacuumed.get(table)
-            if last is not None and now < last + VACUUM_EVERY:
+            if now < self._vacuumed.get(table, self._started) + VACUUM_EVERY:
                 continue
             self._check_open()
             if table in facts and len(tables.read(self._spark, table).inputFiles()) > MANY_FILES:
                 # Streams read on over this: it changes no row, and Delta says so in its log.
                 self._spark.sql(f"OPTIMIZE {select.table(table)}")
-            full = last is None or table in facts
+            full = table in facts or table not in self._vacuumed
             hours = f"FULL RETAIN {FULL_VACUUM_HOURS}" if full else f"LITE RETAIN {VACUUM_HOURS}"
             self._spark.sql(f"VACUUM {select.table(table)} {hours} HOURS")
             self._vacuumed[table] = now
