@@ -5,12 +5,12 @@ writes no facts itself: it asks the thread that owns the driver's tables to writ
 Every plan is made from what is there, so what a kill or an error leaves undone is in the next one.
 
 When files go. A DELETE takes a set or an epoch out of a table at once, by its partition column, so
-that it rewrites nothing and meets no concurrent append. Its files go with a VACUUM, an hour later:
-a reader that had opened the table before can still end. The VACUUM is a LITE one, which takes only
-files that the table's log says were removed; files that an append has written but not committed
-yet are not in the log, so it cannot take them, however slow the append is. Such files stay behind
-if a driver dies; the first VACUUM of each driver is therefore a full one, and a full one spares
-what is younger than a day, which no append takes.
+that it rewrites nothing and meets no concurrent append. Its files go with a later VACUUM, so that
+a reader that had opened the table before can end: of a channel, which only its stages read, after
+an hour, of other tables after a day (``delta.deletedFileRetentionDuration``, set at creation;
+another RETAIN than 0 would be ignored). The VACUUM is a LITE one, which takes only files that the
+log says were removed, so never those of an append that is not committed yet. Where a log does not
+go back far enough for that, a full one spares what is younger than the same time.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -57,9 +58,8 @@ _GROUP = "absflow-retention"
 
 # A plan that took a second is followed by this many seconds without one.
 REST = 9.0
-# Hours for which files stay that were removed from a table; at a full VACUUM, any file.
-VACUUM_HOURS = 1
-FULL_VACUUM_HOURS = 24
+# Behind each VACUUM; tests let files go at once.
+RETAIN = ""
 # Seconds from one VACUUM of a table to the next.
 VACUUM_EVERY = 1200.0
 # Files of a table of facts, one or more for each commit, at which they are put together.
@@ -273,10 +273,16 @@ class Retention:
             if table in facts and len(tables.read(self._spark, table).inputFiles()) > MANY_FILES:
                 # Streams read on over this: it changes no row, and Delta says so in its log.
                 self._spark.sql(f"OPTIMIZE {select.table(table)}")
-            full = table in facts or table not in self._vacuumed
-            hours = f"FULL RETAIN {FULL_VACUUM_HOURS}" if full else f"LITE RETAIN {VACUUM_HOURS}"
-            self._spark.sql(f"VACUUM {select.table(table)} {hours} HOURS")
+            self._vacuum(table)
             self._vacuumed[table] = now
+
+    def _vacuum(self, table: str) -> None:
+        try:
+            self._spark.sql(f"VACUUM {select.table(table)} LITE {RETAIN}")
+        except PySparkException as error:
+            if error.getCondition() != "DELTA_CANNOT_VACUUM_LITE":
+                raise
+            self._spark.sql(f"VACUUM {select.table(table)} FULL {RETAIN}")
 
     def _write(self, wanted: FactWanted) -> None:
         self._tell(wanted)

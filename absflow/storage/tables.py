@@ -135,12 +135,13 @@ CHECKPOINTS = pa.schema(
 # go on where it was, and for people to see what happened; what is deleted was no longer needed.
 JOB_PROPERTIES = {
     "delta.logRetentionDuration": "interval 7 days",
-    "delta.deletedFileRetentionDuration": "interval 1 hours",
+    "delta.deletedFileRetentionDuration": "interval 1 days",
 }
 # A channel is read from end to end, never searched, so its commits need no statistics; and it is
 # followed commit by commit, so it seldom needs a checkpoint of its log.
 CHANNEL_PROPERTIES = {
     **JOB_PROPERTIES,
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
     "delta.dataSkippingNumIndexedCols": "0",
     "delta.checkpointInterval": "100",
 }

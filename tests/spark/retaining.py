@@ -46,8 +46,8 @@ POINTS = (
 def hurry() -> None:
     """Plan after every checkpoint, and let files go at once."""
     retention.REST = 0.0
-    retention.VACUUM_HOURS = 0
-    retention.VACUUM_EVERY = 4.0
+    retention.RETAIN = "RETAIN 0 HOURS"
+    retention.VACUUM_EVERY = 30.0
     retention.MANY_FILES = 10
 
 

@@ -150,7 +150,7 @@ def test_the_oldest_that_is_kept_can_be_restored(
     spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that goes on from it is exact, and retention goes on with it."""
-    for name in ("REST", "VACUUM_HOURS", "VACUUM_EVERY", "MANY_FILES"):
+    for name in ("REST", "RETAIN", "VACUUM_EVERY", "MANY_FILES"):
         monkeypatch.setattr(retention, name, getattr(retention, name))
     hurry()
     oldest = kept(spark, root)[0]
