@@ -2,7 +2,7 @@
 
 A tiny job of two stages and a channel takes one quick checkpoint after the other, keeps the newest
 10, and compacts lineages of more than 5 sets. Files that retention has taken out of a table stay
-for an hour or more (so that readers can end), so a run of minutes shows what is *live* beside what lies
+for a while (so that readers can end), so a run of minutes shows what is *live* beside what lies
 there. ``python benchmarks/storage_growth.py [CHECKPOINTS [EVERY]]``; figures are for this machine
 and this run only.
 """
