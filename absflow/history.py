@@ -13,24 +13,32 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from absflow.errors import NotFoundError, StorageError
+from absflow.protocol import recovery
 from absflow.protocol.checkpoints import Fact, FactKind, FailureReason
+from absflow.protocol.handwriting import written_of
+from absflow.protocol.line import Line, segments
 from absflow.protocol.lookup import (
     StageColumns,
+    Stages,
     check_key,
     find_stage,
     no_checkpoint,
     no_stage_in_checkpoint,
     stages_of,
+    whose,
 )
+from absflow.protocol.retention import compacted_of, lineage_of
 from absflow.storage import select
 from absflow.storage.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 __all__ = ["History", "history"]
 
 _ENDS = "('COMPLETED', 'ABORTED')"
+_FACTS = "('COMPLETED', 'ABORTED', 'DELETED')"
 
 
 def history(spark: SparkSession, root: str) -> History:
@@ -59,35 +67,51 @@ def history(spark: SparkSession, root: str) -> History:
                 f"{error.getMessage()}); give the job's spark.absflow.storage.path"
             ) from error
         raise StorageError(f"could not read the tables under {root!r}: {error}") from error
-    # What an attempt says of a stage goes before what a savepoint written by hand does.
-    described = started.where("kind IN ('STARTED', 'WRITTEN')")
-    rows = described.collect()
-    rows.sort(key=lambda row: (row.kind == "STARTED", row.attempt, row.incarnation))
-    return History(spark, layout, stages_of(row.details for row in rows))
+    rows = started.where("kind IN ('STARTED', 'READY', 'WRITTEN')").toArrow().to_pylist()
+    done = f"""
+        SELECT checkpoint_id, attempt, incarnation, derived_from
+        FROM {select.table(layout.checkpoints)} WHERE kind = 'COMPLETED'"""
+    facts = [row.asDict() for row in spark.sql(done).collect()]
+    completed = {fact["checkpoint_id"]: fact["attempt"] for fact in facts}
+    attempts = recovery.attempts_of(rows)
+    line = segments(root, attempts, completed, written_of(facts))
+    return History(spark, layout, stages_of(rows), line)
 
 
 class History:
     """The history of one job; made by :func:`history`.
 
-    Every DataFrame and view shows the tables as they are when it is run. The stages are those of
-    the attempts that had been started when the history was made.
+    Every DataFrame and view shows the tables as they are when it is run. The stages, and which
+    checkpoints a restore has abandoned, are those of the attempts that had been started when the
+    history was made.
+
+    What covers several checkpoints (:meth:`changes` and the views) covers those whose state lies
+    in the table that the stage writes now: a stage with other columns than before has begun a new
+    one. :meth:`state` reads every checkpoint.
     """
 
     def __init__(
-        self, spark: SparkSession, layout: Layout, stages: Mapping[str, StageColumns]
+        self,
+        spark: SparkSession,
+        layout: Layout,
+        stages: Stages,
+        line: Line,
     ) -> None:
         """Use :func:`history` instead."""
         self._spark = spark
         self._layout = layout
-        self._stages = stages
+        self._all = stages
+        self._stages = stages.newest
+        self._line = line
         self._facts = select.table(layout.checkpoints)
         self._barriers = select.table(layout.barriers)
 
     def checkpoints(self) -> DataFrame:
         """One row per triggered checkpoint, pending ones included.
 
-        ``status`` is COMPLETED, ABORTED or PENDING; ``sentence`` says ``reason`` in words;
-        ``stages`` is the manifest, null unless the checkpoint is completed.
+        ``status`` is COMPLETED, ABORTED, PENDING or, of one that was completed and is no longer
+        kept, DELETED; ``sentence`` says ``reason`` in words; ``stages`` is the manifest, null
+        unless the checkpoint is completed.
         """
         return self._spark.sql(self._checkpoints_sql()).orderBy("checkpoint_id")
 
@@ -119,10 +143,13 @@ class History:
         Raises:
             NotFoundError: there is no such stage or completed checkpoint.
         """
-        return self._spark.sql(self._state_sql(find_stage(self._stages, stage), checkpoint))
+        return self._spark.sql(self._state_sql(find_stage(self._stages, stage), checkpoint)[0])
 
     def changes(self, stage: str, key: Mapping[str, Any] | None = None) -> DataFrame:
         """How the keys of a stage changed from completed checkpoint to completed checkpoint.
+
+        The checkpoints are those of the job as it is now: not what a restore has abandoned, nor
+        what was deleted. At the first of them every key is new.
 
         ``op`` is 'upsert', with the new state, or 'delete', at ``checkpoint_id``; a key that is
         the same at two checkpoints has no row for the second.
@@ -148,21 +175,31 @@ class History:
         """The keys whose state differs between two checkpoints.
 
         One row per key: ``op`` ('added', 'removed' or 'changed' on the way from ``a`` to ``b``),
-        the key columns, and the state columns as structs ``before`` and ``after``.
+        the key columns, and the state columns as structs ``before`` and ``after``. If the state
+        columns are not the same ones, every key differs.
 
         Raises:
-            NotFoundError: there is no such stage or completed checkpoint.
+            NotFoundError: there is no such stage or completed checkpoint, or its key columns are
+                not the same at both.
         """
-        columns = find_stage(self._stages, stage)
-        before, after = (self._state_sql(columns, n) for n in (a, b))
+        found = find_stage(self._stages, stage)
+        (before, old), (after, columns) = (self._state_sql(found, n) for n in (a, b))
+        if old.key != columns.key:
+            raise NotFoundError(
+                f"the key of stage {stage!r} was {', '.join(old.key)} at checkpoint {a} and is "
+                f"{', '.join(columns.key)} at {b}: keys of the one are none of the other"
+            )
         same_key = " AND ".join(f"a.{k} <=> b.{k}" for k in map(select.quoted, columns.key))
         keys = ", ".join(f"coalesce(a.{k}, b.{k}) AS {k}" for k in map(select.quoted, columns.key))
         was, now = (
-            select.struct((n, f"{side}.{select.quoted(n)}") for n in columns.state) for side in "ab"
+            select.struct((n, f"{side}.{select.quoted(n)}") for n in of.state)
+            for side, of in (("a", old), ("b", columns))
         )
-        schema = self._spark.read.format("delta").load(self._layout.state(stage)).schema
-        states = (select.comparable_state(columns, schema, side) for side in ("a.", "b."))
-        equal = " AND ".join(f"{x} <=> {y}" for x, y in zip(*states, strict=True))
+        equal = "false"
+        if old.state == columns.state:
+            schema = self._schema(columns)
+            states = (select.comparable_state(columns, schema, side) for side in ("a.", "b."))
+            equal = " AND ".join(f"{x} <=> {y}" for x, y in zip(*states, strict=True))
         return self._spark.sql(
             f"""
             SELECT CASE WHEN a._absflow_there IS NULL THEN 'added'
@@ -208,16 +245,20 @@ class History:
 
     # -- the one reading ----------------------------------------------------------------------
 
-    def _state_sql(self, columns: StageColumns, checkpoint: int | None) -> str:
-        """State at one checkpoint; its lineage stands in the text as literals."""
-        lineage = self._manifest(columns.stage, checkpoint)
+    def _state_sql(self, columns: StageColumns, checkpoint: int | None) -> tuple[str, StageColumns]:
+        """State at one checkpoint, and the stage as it was then.
+
+        The lineage stands in the text as literals.
+        """
+        lineage, taken_by = self._manifest(columns.stage, checkpoint)
+        columns = self._all.at(columns, taken_by)
         sets = ", ".join(f"{n}L" for n in lineage)
         rows = f"{self._history(columns)} AS h WHERE h.set_id IN ({sets or 'NULL'})"
         last = f"array_position(CAST(array({sets}) AS array<bigint>), h.set_id)"
-        return select.newest(columns, rows, last)
+        return select.newest(columns, rows, last), columns
 
     def _states_sql(self, columns: StageColumns) -> str:
-        """State at every completed checkpoint."""
+        """State at every completed checkpoint whose state is in the table of now."""
         rows = f"""
             (SELECT at_checkpoint, position, named_set
              FROM ({self._lineages_sql(columns)})
@@ -226,10 +267,19 @@ class History:
         return select.newest(columns, rows, "l.position", at="l.at_checkpoint")
 
     def _changes_sql(self, columns: StageColumns) -> str:
-        """The changes of every key over the completed checkpoints."""
-        schema = self._spark.read.format("delta").load(self._layout.state(columns.stage)).schema
-        lineages = self._lineages_sql(columns)
-        return select.changes(columns, schema, self._history(columns), lineages)
+        """The changes of every key over the completed checkpoints of the line."""
+        parts = [
+            f"derived_from IS NULL AND attempt = {attempt}"
+            + ("" if upto is None else f" AND checkpoint_id <= {upto}")
+            for attempt, upto in self._line.parts
+        ]
+        parts += [f"checkpoint_id = {n}" for n in self._line.written]
+        on_line = " OR ".join(f"({part})" for part in parts) or "false"
+        lineages = self._lineages_sql(columns, f"AND ({on_line})")
+        return select.changes(columns, self._schema(columns), self._history(columns), lineages)
+
+    def _schema(self, columns: StageColumns) -> StructType:
+        return self._spark.read.format("delta").load(self._layout.state(columns.table)).schema
 
     # -- the job's own tables -----------------------------------------------------------------
 
@@ -240,10 +290,12 @@ class History:
         )
         facts = f"(SELECT * FROM {self._facts} WHERE kind IN {_ENDS})"
         return f"""
-            SELECT checkpoint_id, kind AS status, reason, CASE reason {cases} END AS sentence,
-                   cause, attempt, base_id, triggered_at, ended_at, duration_ms, stages,
-                   fingerprint, versions
-            FROM {facts}
+            SELECT f.checkpoint_id, IF(gone, 'DELETED', kind) AS status, reason,
+                   CASE reason {cases} END AS sentence, cause, attempt, base_id, triggered_at,
+                   ended_at, duration_ms, IF(gone, NULL, stages) AS stages, fingerprint, versions
+            FROM (SELECT f.*, d.checkpoint_id IS NOT NULL AS gone
+                  FROM {facts} AS f
+                  LEFT JOIN ({self._deleted_sql()}) AS d ON d.checkpoint_id = f.checkpoint_id) AS f
             UNION ALL
             SELECT b.checkpoint_id, 'PENDING', NULL, NULL, NULL, b.attempt, b.base_id,
                    b.triggered_at, NULL, NULL, NULL, NULL, NULL
@@ -255,23 +307,39 @@ class History:
         return f"""
             SELECT checkpoint_id, triggered_at, s.checkpoint_id AS snapshot_id,
                    s.* EXCEPT (checkpoint_id)
-            FROM {self._facts} LATERAL VIEW explode(stages) AS s
-            WHERE kind = 'COMPLETED'"""
+            FROM ({self._completed_sql()}) LATERAL VIEW explode(stages) AS s"""
 
-    def _lineages_sql(self, columns: StageColumns) -> str:
-        """One row per completed checkpoint that has the stage.
+    def _deleted_sql(self) -> str:
+        return f"SELECT DISTINCT checkpoint_id FROM {self._facts} WHERE kind = 'DELETED'"
 
-        ``full``: the stage's snapshot was a full one, so its lineage does not go on from another.
-        """
+    def _completed_sql(self) -> str:
+        """The COMPLETED facts of the checkpoints that are there."""
         return f"""
-            SELECT checkpoint_id AS at_checkpoint, s.lineage,
-                   base_id = 0 AND s.checkpoint_id = checkpoint_id AS full
-            FROM (SELECT checkpoint_id, base_id, {select.stage(columns.stage)} AS s
-                  FROM {self._facts} WHERE kind = 'COMPLETED')
+            SELECT f.* FROM {self._facts} AS f
+            LEFT ANTI JOIN ({self._deleted_sql()}) AS d ON d.checkpoint_id = f.checkpoint_id
+            WHERE f.kind = 'COMPLETED'"""
+
+    def _lineages_sql(self, columns: StageColumns, only: str = "") -> str:
+        """One row per completed checkpoint with the stage in its present table: what to read."""
+        for attempt, incarnation in self._all.elsewhere(columns):
+            theirs = f"derived_from IS NULL AND attempt = {attempt}"
+            if incarnation:
+                theirs = f"derived_from IS NOT NULL AND incarnation = {incarnation}"
+            only += f" AND NOT ({theirs})"
+        return f"""
+            SELECT checkpoint_id AS at_checkpoint,
+                   {select.lineage_of("s.lineage", "compacted")} AS lineage
+            FROM (SELECT checkpoint_id, {select.stage(columns.stage)} AS s
+                  FROM ({self._completed_sql()}) WHERE true {only})
+            CROSS JOIN (
+              SELECT sort_array(collect_list(struct(size(replaces) AS length, replaces, set_id)),
+                                false) AS compacted
+              FROM {self._facts}
+              WHERE kind = 'COMPACTED' AND stage = {select.literal(columns.stage)})
             WHERE s IS NOT NULL"""
 
-    def _manifest(self, stage: str, checkpoint: int | None) -> list[int]:
-        """The lineage of ``stage`` at a completed checkpoint (None: the newest).
+    def _manifest(self, stage: str, checkpoint: int | None) -> tuple[list[int], tuple[int, int]]:
+        """What to read for ``stage`` at a completed checkpoint (None: the newest); whose that is.
 
         Raises:
             NotFoundError: it is not completed, or does not have the stage ('': none is wanted).
@@ -279,19 +347,28 @@ class History:
         only = "" if checkpoint is None else f"AND checkpoint_id = {int(checkpoint)}"
         rows = self._spark.sql(
             f"""
-            SELECT checkpoint_id, {select.stage(stage)}.lineage AS lineage, stages.stage AS names
-            FROM {self._facts} WHERE kind = 'COMPLETED' {only}
+            SELECT checkpoint_id, attempt, incarnation, derived_from,
+                   {select.stage(stage)}.lineage AS lineage,
+                   stages.stage AS names
+            FROM ({self._completed_sql()}) WHERE true {only}
             ORDER BY checkpoint_id DESC LIMIT 1"""
         ).collect()
         if not rows:
             raise self._not_completed(checkpoint)
         if stage and rows[0].lineage is None:
             raise no_stage_in_checkpoint(stage, rows[0].checkpoint_id, rows[0].names)
-        return list(rows[0].lineage or [])
+        facts = self._spark.sql(
+            f"""
+            SELECT checkpoint_id, kind, stage, set_id, replaces FROM {self._facts}
+            WHERE kind = 'COMPACTED' AND stage = {select.literal(stage)}"""
+        ).collect()
+        compacted = compacted_of(fact.asDict() for fact in facts)
+        lineage = lineage_of(stage, tuple(rows[0].lineage or ()), compacted)
+        return list(lineage), whose(rows[0].asDict())
 
     def _not_completed(self, checkpoint: int | None) -> NotFoundError:
         rows = self._spark.sql(
-            f"SELECT checkpoint_id, kind, reason FROM {self._facts} WHERE kind IN {_ENDS}"
+            f"SELECT checkpoint_id, kind, reason FROM {self._facts} WHERE kind IN {_FACTS}"
         ).collect()
         by_code = {reason.code: reason for reason in FailureReason}
         facts = [Fact(r.checkpoint_id, FactKind(r.kind), by_code.get(r.reason)) for r in rows]
@@ -301,4 +378,4 @@ class History:
         return no_checkpoint(checkpoint, facts, {b.checkpoint_id for b in barriers})
 
     def _history(self, columns: StageColumns) -> str:
-        return select.table(self._layout.state(columns.stage))
+        return select.table(self._layout.state(columns.table))

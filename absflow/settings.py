@@ -148,6 +148,20 @@ SETTINGS: tuple[Setting, ...] = (
         "Failed checkpoints in a row that are tolerated; one more fails the job.",
     ),
     Setting(
+        "checkpoint.retained",
+        "checkpoint_retained",
+        "100",
+        _count(1, 1_000_000),
+        "Completed checkpoints that are kept; savepoints are kept besides, until they are deleted.",
+    ),
+    Setting(
+        "lineage.max-sets",
+        "lineage_max_sets",
+        "20",
+        _count(1, 10_000),
+        "A checkpoint whose state of a stage is made of more sets than this gets one set instead.",
+    ),
+    Setting(
         "savepoint.timeout",
         "savepoint_timeout_ms",
         "1h",
@@ -256,6 +270,8 @@ class Settings:
     checkpoint_min_pause_ms: int
     checkpoint_max_concurrent: int
     checkpoint_tolerable_failed: int
+    checkpoint_retained: int
+    lineage_max_sets: int
     savepoint_timeout_ms: int
     savepoint_on_sigterm: bool
     alignment_max_held_bytes: int

@@ -17,8 +17,9 @@ from absflow.cli import asking, documents, submit, tables
 from absflow.cli.reader import Reader
 from absflow.errors import AbsflowError, SettingsError
 from absflow.protocol.checkpoints import Status
+from absflow.protocol.inventory import RetentionPolicy
 from absflow.protocol.recovery import parse_wish
-from absflow.settings import PREFIX
+from absflow.settings import PREFIX, SETTINGS
 
 __all__ = ["absflow"]
 
@@ -68,6 +69,10 @@ def _on_storage(command: Callable[..., None]) -> Callable[..., None]:
     for option in options:
         command = option(command)
     return command
+
+
+def _of(setting: str) -> str:
+    return f"Default: {PREFIX}{setting} of the properties file, or its own default."
 
 
 def _limit(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -161,6 +166,52 @@ def state(
         f"{shown:,} of {record.rows.num_rows:,} keys of {stage} at checkpoint "
         f"{record.checkpoint_id}" + (f" with {', '.join(key)}" if key else "")
     )
+
+
+@absflow.command()
+@click.option("--dry-run", is_flag=True, required=True, help="Only say what would be done.")
+@click.option(
+    "--retained", type=click.IntRange(min=1), metavar="N", help=_of("checkpoint.retained")
+)
+@click.option("--max-sets", type=click.IntRange(min=1), metavar="N", help=_of("lineage.max-sets"))
+@_on_storage
+def gc(
+    dry_run: bool,
+    retained: int | None,
+    max_sets: int | None,
+    storage: str | None,
+    properties_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Say what retention would delete, and why the rest stays.
+
+    Nothing is deleted: the driver of a running job does that by itself, after a checkpoint.
+    """
+    policy = RetentionPolicy(
+        retained or _number("checkpoint.retained", properties_file),
+        max_sets or _number("lineage.max-sets", properties_file),
+    )
+    record = Reader(_root(storage, properties_file)).retention(policy)
+    if as_json:
+        click.echo(documents.text(documents.retention(record)))
+        return
+    lines = [documents.sentence(action) for action in record.actions]
+    for line in lines or ["nothing is to be done"]:
+        click.echo(line)
+    for line in record.reasons:
+        click.echo(f"stays: {line}")
+
+
+def _number(name: str, properties_file: Path | None) -> int:
+    """A setting from the file, else its default."""
+    setting = next(s for s in SETTINGS if s.name == name)
+    given = _properties(properties_file) if properties_file else {}
+    try:
+        return int(setting.parse(given.get(PREFIX + name) or setting.default or ""))
+    except ValueError as expected:
+        raise SettingsError(
+            f"{PREFIX}{name} is {given[PREFIX + name]!r}, but must be {expected}"
+        ) from expected
 
 
 def _wish(_: click.Context, __: click.Parameter, text: str) -> str:
@@ -317,12 +368,17 @@ def _root(storage: str | None, properties_file: Path | None) -> str:
 
 
 def _from_properties(path: Path) -> str:
-    """The storage root in a file of Java properties, which Spark's are."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        match = re.match(r"\s*([^\s=:#!]+)\s*[=:\s]\s*(.*?)\s*$", line)
-        if match and match[1] == _SETTING and match[2]:
-            return match[2]
+    """The storage root in a file of Java properties."""
+    if root := _properties(path).get(_SETTING):
+        return root
     raise SettingsError(f"{str(path)!r} does not set {_SETTING}; add it, or use --storage")
+
+
+def _properties(path: Path) -> dict[str, str]:
+    """A file of Java properties, which Spark's are."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found = (re.match(r"\s*([^\s=:#!]+)\s*[=:\s]\s*(.*?)\s*$", line) for line in lines)
+    return {match[1]: match[2] for match in found if match}
 
 
 def _console() -> Console:

@@ -12,11 +12,30 @@ from decimal import Decimal
 from statistics import median
 from typing import Any
 
-from absflow.cli.reader import CheckpointRecord, StateRecord
+from absflow.cli.reader import CheckpointRecord, RetentionRecord, StateRecord
 from absflow.protocol.checkpoints import StageManifest, Status
+from absflow.protocol.inventory import (
+    Action,
+    Compact,
+    DeleteEpochs,
+    DeleteManifest,
+    DeleteSets,
+    DropChannels,
+    DropPositions,
+    DropWorkingDirectory,
+)
 from absflow.protocol.lookup import sentence_of
 
-__all__ = ["checkpoint", "history", "plain", "state", "summary", "text"]
+__all__ = [
+    "checkpoint",
+    "history",
+    "plain",
+    "retention",
+    "sentence",
+    "state",
+    "summary",
+    "text",
+]
 
 Document = dict[str, Any]
 
@@ -59,6 +78,36 @@ def state(record: StateRecord, limit: int | None) -> Document:
         "keys": record.rows.num_rows,
         "state": [plain(row) for row in rows.to_pylist()],
     }
+
+
+def retention(record: RetentionRecord) -> Document:
+    """A plan of retention."""
+    return {
+        "actions": [sentence(action) for action in record.actions],
+        "stays": list(record.reasons),
+    }
+
+
+def sentence(action: Action) -> str:
+    """An action of retention in words."""
+    match action:
+        case DeleteManifest(n):
+            return f"delete checkpoint {n}"
+        case Compact(fact):
+            return (
+                f"compact {len(fact.replaces)} sets of stage {fact.stage} "
+                f"at checkpoint {fact.checkpoint_id}"
+            )
+        case DeleteSets(stage, ids):
+            return f"delete sets {', '.join(map(str, ids))} of stage {stage}"
+        case DeleteEpochs(stage, attempt, upto):
+            return f"delete epochs up to {upto} of channel {stage}, attempt {attempt}"
+        case DropChannels(attempt):
+            return f"delete the channels of attempt {attempt}"
+        case DropWorkingDirectory(attempt):
+            return f"delete the working directory of attempt {attempt}"
+        case DropPositions(attempt):
+            return f"delete the positions of attempt {attempt}"
 
 
 def text(document: Document) -> str:

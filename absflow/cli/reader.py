@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from pyarrow.fs import FileSystem, SubTreeFileSystem
+from pyarrow.fs import FileSelector, FileSystem, FileType, SubTreeFileSystem
 
 from absflow.errors import NotFoundError, StorageError
 from absflow.protocol.checkpoints import (
@@ -32,23 +33,30 @@ from absflow.protocol.checkpoints import (
     Status,
 )
 from absflow.protocol.handwriting import WRITTEN
+from absflow.protocol.inventory import Action, RetentionPolicy
 from absflow.protocol.lookup import (
     StageColumns,
+    Stages,
     check_key,
     find_stage,
     no_checkpoint,
     no_stage_in_checkpoint,
     stages_of,
+    whose,
 )
+from absflow.protocol.retention import compacted_of, deleted_of, explain, lineage_of, plan
 from absflow.storage.layout import Layout
+from absflow.storage.stock import gather
 
-__all__ = ["CheckpointRecord", "Reader", "StateRecord"]
+__all__ = ["CheckpointRecord", "Reader", "RetentionRecord", "StateRecord"]
 
 _REPORT = {f.name for f in fields(StageReport)}
 _LIGHT = ["checkpoint_id", "kind", "reason"]
+_COMPACTED = ["checkpoint_id", "kind", "stage", "set_id", "replaces"]
 _ROW = "_absflow_row"
 _COMPLETED = ds.field("kind") == FactKind.COMPLETED.value
 _ENDED = _COMPLETED | (ds.field("kind") == FactKind.ABORTED.value)
+_DELETED = ds.field("kind") == FactKind.DELETED.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,19 @@ class StateRecord:
     rows: pa.Table
 
 
+@dataclass(frozen=True, slots=True)
+class RetentionRecord:
+    """A plan of retention.
+
+    Attributes:
+        actions: what it would do, in this order.
+        reasons: for each thing that stays, a line that says why.
+    """
+
+    actions: tuple[Action, ...]
+    reasons: tuple[str, ...]
+
+
 class Reader:
     """The tables under one storage root, as they are when first asked for."""
 
@@ -113,33 +134,41 @@ class Reader:
         Raises:
             NotFoundError: no job has ever started under the root.
         """
+        return self._stages.newest
+
+    @cached_property
+    def _stages(self) -> Stages:
         rows = self._read(
             self._layout.attempts,
             ds.field("kind").isin(["STARTED", WRITTEN]),
             ["attempt", "incarnation", "kind", "details"],
         )
-        # What an attempt says of a stage goes before what a savepoint written by hand does.
-        rows.sort(key=lambda r: (r["kind"] == "STARTED", r["attempt"], r["incarnation"]))
-        return stages_of(row["details"] for row in rows)
+        return stages_of(rows)
+
+    @cached_property
+    def _deleted(self) -> frozenset[int]:
+        return deleted_of(self._read(self._layout.checkpoints, _DELETED, _LIGHT))
 
     def checkpoints(self) -> list[CheckpointRecord]:
         """Every triggered checkpoint, by id."""
         facts = self._read(self._layout.checkpoints, _ENDED)
         ended = {row["checkpoint_id"] for row in facts}
         pending = [row for row in self._barriers() if row["checkpoint_id"] not in ended]
-        records = [*map(_ended, facts), *map(_pending, pending)]
+        records = [*(_ended(row, self._deleted) for row in facts), *map(_pending, pending)]
         return sorted(records, key=lambda record: record.checkpoint_id)
 
     def checkpoint(self, checkpoint_id: int) -> CheckpointRecord:
         """One checkpoint, whatever its status.
 
         Raises:
-            NotFoundError: it was never triggered.
+            NotFoundError: it was never triggered, or was deleted.
         """
+        if checkpoint_id in self._deleted:
+            raise self._no_checkpoint(checkpoint_id)
         only = ds.field("checkpoint_id") == checkpoint_id
         facts = self._read(self._layout.checkpoints, only & _ENDED)
         if facts:
-            return _ended(facts[0])
+            return _ended(facts[0], self._deleted)
         for row in self._barriers():
             if row["checkpoint_id"] == checkpoint_id:
                 return _pending(row)
@@ -158,19 +187,28 @@ class Reader:
         Raises:
             NotFoundError: there is no such stage, checkpoint or key column.
         """
-        columns = find_stage(self.stages, stage)
+        find_stage(self.stages, stage)
+        number, lineage, columns = self._lineage(stage, checkpoint_id)
         check_key(columns, key or {})
-        checkpoint_id, lineage = self._lineage(stage, checkpoint_id)
-        history = self._open(self._layout.state(stage))
+        history = self._open(self._layout.state(columns.table))
         wanted = ds.field("set_id").isin(pa.array(lineage, pa.int64()))
         for name, text in (key or {}).items():
             wanted &= _is(name, _parse(name, text, history.schema.field(name).type))
         names = [*columns.key, *columns.state]
-        with self._reading(self._layout.state(stage)):
+        with self._reading(self._layout.state(columns.table)):
             # Set ids are the names of directories: other sets' files are not even opened.
             changes = history.to_table(columns=["set_id", "op", *names], filter=wanted)
         rows = _newest(changes, columns.key, lineage).select(names)
-        return StateRecord(checkpoint_id, columns, rows)
+        return StateRecord(number, columns, rows)
+
+    def retention(self, policy: RetentionPolicy) -> RetentionRecord:
+        """What retention would do now, and why the rest stays."""
+        started = ds.field("kind") == "READY"
+        ready = self._read(self._layout.attempts, started, ["attempt", "details"])
+        newest = max(ready, key=lambda row: int(row["attempt"]), default=None)
+        sinks = json.loads(newest["details"]).get("on_checkpoint", {}) if newest else {}
+        there = gather(_Shelf(self), self._layout, sinks).inventory
+        return RetentionRecord(plan(there, policy), explain(there, policy))
 
     @property
     def requests(self) -> str:
@@ -194,26 +232,34 @@ class Reader:
         rows = self._read(self._layout.checkpoints, wanted, [*_LIGHT, "cause"])
         return rows[0] if rows else None
 
-    def _lineage(self, stage: str, checkpoint_id: int | None) -> tuple[int, list[int]]:
+    def _lineage(
+        self, stage: str, checkpoint_id: int | None
+    ) -> tuple[int, tuple[int, ...], StageColumns]:
+        """The checkpoint, what to read of it, and the stage as it was then."""
         if checkpoint_id is None:
-            ids = self._read(self._layout.checkpoints, _COMPLETED, ["checkpoint_id"])
-            checkpoint_id = max((row["checkpoint_id"] for row in ids), default=None)
+            rows = self._read(self._layout.checkpoints, _COMPLETED, ["checkpoint_id"])
+            ids = {row["checkpoint_id"] for row in rows}
+            checkpoint_id = max(ids - self._deleted, default=None)
             if checkpoint_id is None:
                 raise self._no_checkpoint(None)
         this = ds.field("checkpoint_id") == checkpoint_id
         facts = self._read(self._layout.checkpoints, _COMPLETED & this)
-        if not facts:
+        if not facts or checkpoint_id in self._deleted:
             raise self._no_checkpoint(checkpoint_id)
-        lineages = {s["stage"]: list(s["lineage"]) for s in facts[0]["stages"]}
+        lineages = {s["stage"]: tuple(s["lineage"]) for s in facts[0]["stages"]}
         if stage not in lineages:
             raise no_stage_in_checkpoint(stage, checkpoint_id, lineages)
-        return checkpoint_id, lineages[stage]
+        mine = (ds.field("kind") == FactKind.COMPACTED.value) & (ds.field("stage") == stage)
+        compacted = compacted_of(self._read(self._layout.checkpoints, mine, _COMPACTED))
+        lineage = lineage_of(stage, lineages[stage], compacted)
+        columns = self._stages.at(self.stages[stage], whose(facts[0]))
+        return checkpoint_id, lineage, columns
 
     def _no_checkpoint(self, checkpoint_id: int | None) -> NotFoundError:
         by_code = {reason.code: reason for reason in FailureReason}
         facts = [
             Fact(row["checkpoint_id"], FactKind(row["kind"]), by_code.get(row["reason"]))
-            for row in self._read(self._layout.checkpoints, _ENDED, _LIGHT)
+            for row in self._read(self._layout.checkpoints, _ENDED | _DELETED, _LIGHT)
         ]
         return no_checkpoint(checkpoint_id, facts, {b["checkpoint_id"] for b in self._barriers()})
 
@@ -227,6 +273,10 @@ class Reader:
         with self._reading(table):
             return list(dataset.to_table(columns=columns, filter=wanted).to_pylist())
 
+    def _files(self, path: str) -> tuple[FileSystem, str]:
+        store, inside = FileSystem.from_uri(path if "://" in path else os.path.abspath(path))
+        return store, inside
+
     def _open(self, table: str) -> ds.Dataset:
         """A table's newest version.
 
@@ -235,7 +285,7 @@ class Reader:
         """
         with self._reading(table):
             delta = DeltaTable(table)
-            store, path = FileSystem.from_uri(table if "://" in table else os.path.abspath(table))
+            store, path = self._files(table)
             return delta.to_pyarrow_dataset(filesystem=SubTreeFileSystem(path, store))
 
     @contextmanager
@@ -253,15 +303,47 @@ class Reader:
             raise StorageError(f"could not read table {table!r}: {seen}") from error
 
 
-def _ended(row: Mapping[str, Any]) -> CheckpointRecord:
+class _Shelf:
+    """A storage root as :func:`absflow.storage.stock.gather` looks into it."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def rows(
+        self, table: str, columns: Sequence[str], only: tuple[str, Collection[int]] | None = None
+    ) -> list[dict[str, Any]]:
+        wanted = ds.scalar(True) if only is None else ds.field(only[0]).isin(list(only[1]))
+        return self._reader._read(table, wanted, list(columns))
+
+    def values(self, table: str, column: str) -> frozenset[int]:
+        with self._reader._reading(table):
+            return frozenset(int(part[column]) for part in DeltaTable(table).partitions())
+
+    def names(self, directory: str) -> list[str]:
+        with self._reader._reading(directory):
+            store, path = self._reader._files(directory)
+            found = store.get_file_info(FileSelector(path, allow_not_found=True))
+            return sorted(info.base_name for info in found)
+
+    def read(self, path: str) -> str | None:
+        with self._reader._reading(path):
+            store, inside = self._reader._files(path)
+            if store.get_file_info(inside).type is not FileType.File:
+                return None
+            with store.open_input_file(inside) as file:
+                return str(file.read().decode())
+
+
+def _ended(row: Mapping[str, Any], deleted: Collection[int]) -> CheckpointRecord:
     stages = []
-    for stage in row["stages"] or []:
+    gone = row["checkpoint_id"] in deleted
+    for stage in [] if gone else row["stages"] or []:
         known = {name: value for name, value in stage.items() if name in _REPORT}
         known["positions"] = dict(stage["positions"] or [])
         stages.append(StageManifest(StageReport(**known), tuple(stage["lineage"])))
     return CheckpointRecord(
         checkpoint_id=row["checkpoint_id"],
-        status=Status(row["kind"]),
+        status=Status.DELETED if gone else Status(row["kind"]),
         attempt=row["attempt"],
         base_id=row["base_id"],
         triggered_at=row["triggered_at"],

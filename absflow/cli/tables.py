@@ -30,7 +30,12 @@ __all__ = [
     "times",
 ]
 
-_STYLES = {Status.COMPLETED: "green", Status.ABORTED: "red", Status.PENDING: "yellow"}
+_STYLES = {
+    Status.COMPLETED: "green",
+    Status.ABORTED: "red",
+    Status.PENDING: "yellow",
+    Status.DELETED: "bright_black",
+}
 # The phases of a stage in the order of time: field, sign in the bar, colour.
 _PHASES = (
     ("start_delay_ms", ".", "bright_black"),
@@ -74,7 +79,8 @@ def history(records: Iterable[CheckpointRecord], stage_count: int) -> Table:
 def summary_line(records: Sequence[CheckpointRecord], shown: int) -> str:
     """Counts and the median duration; says so if fewer than all are shown."""
     numbers = summary(records)
-    line = ", ".join(f"{_count(numbers[n])} {n}" for n in ("completed", "aborted", "pending"))
+    names = ["completed", "aborted", "pending", *(["deleted"] if numbers["deleted"] else [])]
+    line = ", ".join(f"{_count(numbers[name])} {name}" for name in names)
     middle = numbers["median_duration_ms"]
     line += f"; median duration {_duration(middle)}" if middle is not None else ""
     return line + (f" (the newest {shown} shown)" if shown < len(records) else "")

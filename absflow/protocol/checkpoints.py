@@ -63,6 +63,7 @@ class Status(Enum):
     PENDING = "PENDING"
     COMPLETED = "COMPLETED"
     ABORTED = "ABORTED"
+    DELETED = "DELETED"
 
 
 class FactKind(Enum):
@@ -181,13 +182,17 @@ def extend_lineage(
 
 
 def status_of(checkpoint_id: int, facts: Iterable[Fact]) -> Status:
-    """The status of a triggered checkpoint; the first terminal fact wins.
+    """The status of a triggered checkpoint; of terminal facts the first wins.
+
+    DELETED takes a completion back: the checkpoint cannot be read or restored any more.
 
     >>> status_of(1, [])
     <Status.PENDING: 'PENDING'>
     """
-    for fact in facts:
-        terminal = fact.kind in (FactKind.COMPLETED, FactKind.ABORTED)
-        if terminal and fact.checkpoint_id == checkpoint_id:
-            return Status(fact.kind.value)
+    kinds = [fact.kind for fact in facts if fact.checkpoint_id == checkpoint_id]
+    if FactKind.DELETED in kinds:
+        return Status.DELETED
+    for kind in kinds:
+        if kind in (FactKind.COMPLETED, FactKind.ABORTED):
+            return Status(kind.value)
     return Status.PENDING

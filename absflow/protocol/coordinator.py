@@ -47,6 +47,7 @@ from absflow.protocol.messages import (
     FinishJob,
     HistoryFound,
     InputExhausted,
+    LineageCompacted,
     Policy,
     RootInput,
     SavepointRequested,
@@ -63,6 +64,7 @@ from absflow.protocol.messages import (
     WriteEnd,
 )
 from absflow.protocol.pending import PHASE_TRANSITIONS, Coordinator, Pending, Phase, validate
+from absflow.protocol.retention import shortened
 from absflow.protocol.triggers import (
     all_exhausted,
     live_stages,
@@ -117,6 +119,9 @@ def _apply(state: Coordinator, event: Event) -> _Stepped:
             return _exhausted(state, root), ()
         case SavepointRequested():
             return trigger_savepoint(state, event)
+        case LineageCompacted(fact):
+            completed = state.completed and shortened(state.completed, [fact])
+            return replace(state, completed=completed), ()
         case StopRequested():
             return _stop(state)
 

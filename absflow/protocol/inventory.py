@@ -18,6 +18,7 @@ __all__ = [
     "DeleteManifest",
     "DeleteSets",
     "DropChannels",
+    "DropPositions",
     "DropWorkingDirectory",
     "InFlight",
     "Inventory",
@@ -152,6 +153,7 @@ class Inventory:
         channels: every channel table.
         sinks: the sinks that publish on completion.
         working: attempts that have a working directory.
+        positions: attempts with files that the positions in their checkpoints need.
     """
 
     attempts: Mapping[int, int]
@@ -166,6 +168,7 @@ class Inventory:
     channels: tuple[Channel, ...] = ()
     sinks: tuple[Sink, ...] = ()
     working: frozenset[int] = frozenset()
+    positions: frozenset[int] = frozenset()
 
     @property
     def attempt(self) -> int:
@@ -223,4 +226,19 @@ class DropWorkingDirectory:
     attempt: int
 
 
-Action = DeleteManifest | Compact | DeleteSets | DeleteEpochs | DropChannels | DropWorkingDirectory
+@dataclass(frozen=True, slots=True)
+class DropPositions:
+    """Remove what the positions of an attempt's checkpoints needed."""
+
+    attempt: int
+
+
+Action = (
+    DeleteManifest
+    | Compact
+    | DeleteSets
+    | DeleteEpochs
+    | DropChannels
+    | DropWorkingDirectory
+    | DropPositions
+)

@@ -9,19 +9,26 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from absflow.errors import NotFoundError
 from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Status, status_of
+from absflow.protocol.handwriting import NO_ATTEMPT, WRITTEN
 
 __all__ = [
     "StageColumns",
+    "Stages",
     "check_key",
     "find_stage",
     "no_checkpoint",
     "no_stage_in_checkpoint",
     "sentence_of",
     "stages_of",
+    "whose",
 ]
+
+# An attempt and 0, or NO_ATTEMPT and the incarnation that wrote a savepoint by hand.
+Whose = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +39,76 @@ class StageColumns:
         stage: the stage's name.
         key: names of the key columns; empty for a forwarding stage, which keeps nothing.
         state: names of the state columns.
+        table: the name of the table.
     """
 
     stage: str
     key: tuple[str, ...]
     state: tuple[str, ...]
+    table: str
 
 
-def stages_of(details: Iterable[str]) -> dict[str, StageColumns]:
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The stages of a job, as each of its attempts had them, and each savepoint written by hand.
+
+    Attributes:
+        by_attempt: the stages by name; what is to be believed goes behind what is not.
+    """
+
+    by_attempt: Mapping[Whose, Mapping[str, StageColumns]]
+
+    @property
+    def newest(self) -> dict[str, StageColumns]:
+        """Every stage that there ever was; it is what the newest attempt that has it says."""
+        return {name: s for stages in self.by_attempt.values() for name, s in stages.items()}
+
+    def at(self, columns: StageColumns, taken_by: Whose) -> StageColumns:
+        """The stage as a checkpoint has it; as it is now if there was none of this name."""
+        return self.by_attempt.get(taken_by, {}).get(columns.stage, columns)
+
+    def elsewhere(self, columns: StageColumns) -> list[Whose]:
+        """Those whose state of the stage lies in another table."""
+        return [n for n in self.by_attempt if self.at(columns, n).table != columns.table]
+
+
+def whose(row: Mapping[str, Any]) -> Whose:
+    """Whose description of the stages holds for a COMPLETED row of ``checkpoints``."""
+    if row.get("derived_from") is None:
+        return row["attempt"], 0
+    return NO_ATTEMPT, row["incarnation"]
+
+
+def stages_of(rows: Iterable[Mapping[str, Any]]) -> Stages:
     """The stages of a job.
 
     Args:
-        details: that column of the STARTED rows of ``attempts``, oldest first; a stage is what the
-            newest attempt that has it says.
+        rows: of ``attempts``, in any order; others than STARTED and WRITTEN ones do not count.
 
-    >>> stages_of(['{"legs": {"key": [["tailnum", "string"]], "state": [["n", "int64"]]}}'])
-    {'legs': StageColumns(stage='legs', key=('tailnum',), state=('n',))}
+    >>> text = '{"legs": {"key": [["tailnum", "string"]], "state": [], "table": "legs.2"}}'
+    >>> stages_of([{"kind": "STARTED", "attempt": 2, "incarnation": 5, "details": text}]).newest
+    {'legs': StageColumns(stage='legs', key=('tailnum',), state=(), table='legs.2')}
     """
-    stages: dict[str, StageColumns] = {}
-    for text in details:
-        for name, described in json.loads(text).items():
-            key, state = (tuple(n for n, _ in described[part]) for part in ("key", "state"))
-            stages[name] = StageColumns(name, key, state)
-    return stages
+    # What an attempt says of a stage goes before what a savepoint written by hand does.
+    described = [
+        ((row["attempt"], 0 if row["kind"] == "STARTED" else row["incarnation"]), row["details"])
+        for row in rows
+        if row["kind"] in {"STARTED", WRITTEN}
+    ]
+    return Stages(
+        {
+            taken_by: {
+                name: StageColumns(
+                    name,
+                    tuple(column for column, _ in described["key"]),
+                    tuple(column for column, _ in described["state"]),
+                    described["table"],
+                )
+                for name, described in json.loads(text).items()
+            }
+            for taken_by, text in sorted(described)
+        }
+    )
 
 
 def find_stage(stages: Mapping[str, StageColumns], name: str) -> StageColumns:
@@ -101,13 +155,17 @@ def no_checkpoint(
 
     Args:
         asked: its id; None if the newest completed one was wanted, and there is none.
-        facts: all terminal facts.
+        facts: all terminal facts, and the deletions.
         triggered: the ids of all barrier rows.
     """
-    completed = [f.checkpoint_id for f in facts if f.kind is FactKind.COMPLETED]
+    deleted = {f.checkpoint_id for f in facts if f.kind is FactKind.DELETED}
+    ends = (f.checkpoint_id for f in facts if f.kind is FactKind.COMPLETED)
+    completed = [n for n in ends if n not in deleted]
     there = (
         f"completed are {len(completed)} from {min(completed)} to {max(completed)}"
         if completed
+        else "none of the completed ones is left"
+        if deleted
         else "none has completed yet"
     )
     if asked is None:
@@ -115,6 +173,11 @@ def no_checkpoint(
     fact = next((f for f in facts if f.checkpoint_id == asked), None)
     if fact is None and asked not in triggered:
         return NotFoundError(f"checkpoint {asked} was never triggered; {there}")
+    if asked in deleted:
+        return NotFoundError(
+            f"checkpoint {asked} was deleted; {there} (spark.absflow.checkpoint.retained says how "
+            "many are kept)"
+        )
     if status_of(asked, facts) is Status.PENDING:
         return NotFoundError(f"checkpoint {asked} is pending; {there}")
     reason = fact.reason if fact else None

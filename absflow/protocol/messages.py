@@ -11,6 +11,7 @@ from enum import Enum
 
 from absflow.protocol.alignment import Barrier
 from absflow.protocol.checkpoints import FailureReason, Kind, Manifest, StageReport
+from absflow.protocol.inventory import Compacted
 
 __all__ = [
     "Action",
@@ -22,6 +23,7 @@ __all__ = [
     "FinishJob",
     "HistoryFound",
     "InputExhausted",
+    "LineageCompacted",
     "Policy",
     "RefuseRequest",
     "RootInput",
@@ -163,6 +165,13 @@ class SavepointRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class LineageCompacted:
+    """Retention has written a set in the place of several; later manifests name that one."""
+
+    fact: Compacted
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """The job is to stop: pending checkpoints are given up and none is triggered any more."""
 
@@ -176,6 +185,7 @@ Event = (
     | CompletionWritten
     | InputExhausted
     | SavepointRequested
+    | LineageCompacted
     | StopRequested
 )
 

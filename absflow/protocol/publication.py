@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from absflow.protocol.handwriting import Written
-from absflow.protocol.recovery import Attempt, line
+from absflow.protocol.line import line
+from absflow.protocol.recovery import Attempt
 
 __all__ = ["Publication", "owed"]
 

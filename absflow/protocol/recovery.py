@@ -7,15 +7,6 @@ checkpoint it was restored from; nothing of it runs before its READY fact. So a 
 READY discards what is there and makes the same restore again, as a new attempt, and nothing of an
 attempt that was never ready can be seen (Flink: a restored job is not RUNNING before every task has
 its state).
-
-The *line* of a job is the newest ready attempt up to now, the attempt it was restored from up to
-that checkpoint, and so on. Checkpoints beside the line were abandoned by a restore to an older one;
-they stay readable, but ``latest`` never means them.
-
-A savepoint that was *written* by hand (:mod:`absflow.protocol.handwriting`) is no moment of the
-job: it is of the attempt of the checkpoint that it was made from, but that attempt does not go on
-from it. It is on the line once an attempt was restored from it. Before that ``latest`` means it,
-until the job has completed something newer or was restored from something else.
 """
 
 from __future__ import annotations
@@ -26,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from absflow.protocol.checkpoints import Manifest
-from absflow.protocol.handwriting import Written
 
 __all__ = [
     "Attempt",
@@ -42,8 +32,6 @@ __all__ = [
     "attempts_of",
     "decide",
     "fit",
-    "latest",
-    "line",
     "parse_wish",
     "table_of",
     "widens",
@@ -191,56 +179,6 @@ def decide(attempts: Sequence[Attempt], wish: Wish | None, written: Collection[i
     if newest.origin is None:
         return Begin(newest.attempt)
     return Restore(after, Wish(newest.origin.root, newest.origin.checkpoint_id), unready)
-
-
-def line(
-    root: str,
-    attempts: Iterable[Attempt],
-    completed: Mapping[int, int],
-    written: Mapping[int, Written],
-) -> tuple[list[int], Origin | None]:
-    """The checkpoints of the job as it is now, newest first, and where the line leaves this root.
-
-    Args:
-        root: the storage root, as origins name it.
-        attempts: all attempts under it.
-        completed: the attempt of each completed checkpoint, by id.
-        written: those of them that were written by hand.
-    """
-    by_number = {a.attempt: a for a in attempts}
-    at = max((a.attempt for a in by_number.values() if a.ready), default=None)
-    upto: int | None = None
-    ids: list[int] = []
-    while at is not None:
-        mine = (n for n, attempt in completed.items() if attempt == at and n not in written)
-        ids += sorted((n for n in mine if upto is None or n <= upto), reverse=True)
-        origin = by_number[at].origin
-        if origin is None or origin.root != root:
-            return ids, origin
-        upto = origin.checkpoint_id
-        while upto in written:
-            ids.append(upto)
-            upto = written[upto].base
-        # The attempt of a deleted checkpoint is not known any more: the line ends there.
-        at = completed.get(upto)
-    return ids, None
-
-
-def latest(
-    root: str,
-    attempts: Sequence[Attempt],
-    completed: Mapping[int, int],
-    written: Mapping[int, Written],
-) -> Origin | None:
-    """What ``latest`` means; None if nothing has completed. Arguments as for :func:`line`."""
-    ids, beyond = line(root, attempts, completed, written)
-    ready = (a for a in attempts if a.ready)
-    newest = max(ready, key=lambda a: a.attempt, default=None)
-    begun = newest.incarnation if newest else 0
-    since = max((n for n, w in written.items() if w.incarnation > begun), default=0)
-    if since > max(ids, default=0):
-        return Origin(root, since)
-    return Origin(root, ids[0]) if ids else beyond
 
 
 @dataclass(frozen=True, slots=True)

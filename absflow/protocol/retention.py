@@ -26,9 +26,12 @@ writes the same rows under the same id, so a set -n that is there is whole and n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 from absflow.errors import ProtocolViolation
+from absflow.protocol.checkpoints import FactKind, Manifest
 from absflow.protocol.inventory import (
     Action,
     Channel,
@@ -39,6 +42,7 @@ from absflow.protocol.inventory import (
     DeleteManifest,
     DeleteSets,
     DropChannels,
+    DropPositions,
     DropWorkingDirectory,
     Inventory,
     Pending,
@@ -46,7 +50,7 @@ from absflow.protocol.inventory import (
     Sink,
 )
 
-__all__ = ["explain", "lineage_of", "plan"]
+__all__ = ["compacted_of", "deleted_of", "explain", "lineage_of", "plan", "shortened"]
 
 
 def lineage_of(
@@ -79,6 +83,31 @@ def lineage_of(
     return lineage
 
 
+def compacted_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Compacted, ...]:
+    """The COMPACTED facts in rows of ``checkpoints``."""
+    kind = FactKind.COMPACTED.value
+    return tuple(
+        Compacted(row["checkpoint_id"], row["stage"], row["set_id"], tuple(row["replaces"]))
+        for row in rows
+        if row["kind"] == kind
+    )
+
+
+def deleted_of(rows: Iterable[Mapping[str, Any]]) -> frozenset[int]:
+    """The ids with a DELETED fact in rows of ``checkpoints``."""
+    return frozenset(r["checkpoint_id"] for r in rows if r["kind"] == FactKind.DELETED.value)
+
+
+def shortened(manifest: Manifest, compacted: Iterable[Compacted]) -> Manifest:
+    """The manifest with the lineages that are to be read; arguments as for :func:`lineage_of`."""
+    facts = tuple(compacted)
+    stages = (
+        replace(stage, lineage=lineage_of(stage.report.stage, stage.lineage, facts))
+        for stage in manifest.stages
+    )
+    return replace(manifest, stages=tuple(stages))
+
+
 def plan(there: Inventory, policy: RetentionPolicy) -> tuple[Action, ...]:
     """What to do now, in this order; nothing if all that is there has a reason.
 
@@ -90,6 +119,7 @@ def plan(there: Inventory, policy: RetentionPolicy) -> tuple[Action, ...]:
     compacted = _compactions(there, kept, policy)
     sets = _set_reasons(there, kept, compacted)
     ids = sorted(c.checkpoint_id for c in there.completed)
+    positions = there.positions - _position_reasons(there, kept).keys()
     return (
         *(DeleteManifest(n) for n in ids if n not in kept and n not in there.deleted),
         *(Compact(fact) for fact in compacted),
@@ -100,6 +130,7 @@ def plan(there: Inventory, policy: RetentionPolicy) -> tuple[Action, ...]:
         ),
         *_channel_actions(there, kept),
         *(DropWorkingDirectory(a) for a in sorted(there.working - _working_reasons(there).keys())),
+        *(DropPositions(a) for a in sorted(positions)),
     )
 
 
@@ -125,6 +156,11 @@ def explain(there: Inventory, policy: RetentionPolicy) -> tuple[str, ...]:
     lines += [
         f"working directory of attempt {attempt}: {working[attempt]}"
         for attempt in sorted(there.working & working.keys())
+    ]
+    positions = _position_reasons(there, kept)
+    lines += [
+        f"positions of attempt {attempt}: {positions[attempt]}"
+        for attempt in sorted(there.positions & positions.keys())
     ]
     return tuple(lines)
 
@@ -307,4 +343,12 @@ def _working_reasons(there: Inventory) -> dict[int, str]:
         restored = there.restored
         (source,) = (c.attempt for c in there.completed if c.checkpoint_id == restored)
         reasons[source] = f"attempt {there.attempt} is being restored from checkpoint {restored}"
+    return {**reasons, there.attempt: "the current attempt"}
+
+
+def _position_reasons(there: Inventory, kept: _Kept) -> dict[int, str]:
+    takers: dict[int, list[int]] = {}
+    for completed in _only(there, kept):
+        takers.setdefault(completed.attempt, []).append(completed.checkpoint_id)
+    reasons = {attempt: f"named by {_several(ids)}" for attempt, ids in takers.items()}
     return {**reasons, there.attempt: "the current attempt"}

@@ -268,6 +268,7 @@ class _Beginning:
             "full": self._planned is not None and self._planned.full,
             "sinks": {n: sink.position(self._spark) for n, sink in self._job.sinks.items()},
             "published": self._published(),
+            "on_checkpoint": {n: self._job.graph.sinks[n].stage for n in self._on_checkpoint()},
         }
 
     def _origin(self) -> Origin | None:
@@ -321,7 +322,7 @@ class _Beginning:
             if spec.keys:
                 history = tables.history_columns(spec.keys, spec.state)
                 path = self._layout.state(state_tables[name])
-                tables.create(self._spark, path, history, ["set_id"])
+                tables.create(self._spark, path, history, ["set_id"], tables.JOB_PROPERTIES)
             if graph.has_channel(name):
                 channel = self._layout.channel(name, self._attempt)
                 columns = tables.channel_columns(spec.output)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
@@ -22,6 +22,7 @@ from absflow.protocol.checkpoints import (
 )
 from absflow.protocol.coordinator import Coordinator
 from absflow.protocol.handwriting import Written, written_of
+from absflow.protocol.inventory import Compacted
 from absflow.protocol.messages import (
     Action,
     CheckpointFailed,
@@ -30,6 +31,7 @@ from absflow.protocol.messages import (
     Event,
     FailJob,
     FinishJob,
+    LineageCompacted,
     Policy,
     RefuseRequest,
     RootInput,
@@ -43,12 +45,14 @@ from absflow.protocol.messages import (
     WriteEnd,
 )
 from absflow.protocol.recovery import Origin
+from absflow.protocol.retention import compacted_of, shortened
 from absflow.storage.tables import REFUSED, DriverTable, millis, timestamp
 
 __all__ = ["Answer", "CoordinatorDriver", "Tables", "manifest_of"]
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_WAIT_MS = 500
+_ENDS = {FactKind.COMPLETED.value, FactKind.ABORTED.value}
 
 
 class Tables:
@@ -137,6 +141,27 @@ class Tables:
         fact["derived_from"] = manifest.derived_from
         self._checkpoints.append(fact | _asked(manifest.kind, manifest.request))
 
+    def write_deleted(self, checkpoint_ids: Sequence[int], now_ms: int) -> None:
+        """State that these checkpoints are gone, in one commit."""
+        self._checkpoints.append(
+            *(self._retained(n, FactKind.DELETED, now_ms) for n in checkpoint_ids)
+        )
+
+    def write_compacted(self, fact: Compacted, now_ms: int) -> None:
+        """State that a set stands for several."""
+        row = self._retained(fact.checkpoint_id, FactKind.COMPACTED, now_ms)
+        row |= {"stage": fact.stage, "set_id": fact.set_id, "replaces": list(fact.replaces)}
+        self._checkpoints.append(row)
+
+    def _retained(self, checkpoint_id: int, kind: FactKind, now_ms: int) -> dict[str, Any]:
+        return {
+            "checkpoint_id": checkpoint_id,
+            "kind": kind.value,
+            "attempt": self._attempt,
+            "incarnation": self._incarnation,
+            "ended_at": timestamp(now_ms),
+        }
+
     def is_completed(self, checkpoint_id: int) -> bool:
         """Whether the manifest is there after all; asked when its commit raised."""
         return any(
@@ -189,45 +214,39 @@ class Tables:
             for row in rows
             if row["kind"] == Kind.END.value and row["attempt"] == self._attempt
         }
-        ends = {FactKind.COMPLETED.value, FactKind.ABORTED.value}
-        terminal = [row for row in self._checkpoints.rows() if row["kind"] in ends]
+        rows_there = self._checkpoints.rows()
+        terminal = [row for row in rows_there if row["kind"] in _ENDS]
         facts = tuple(
             Fact(row["checkpoint_id"], FactKind(row["kind"]), request=row["request"] or "")
             for row in terminal
         )
-        completed = [row for row in terminal if row["kind"] == FactKind.COMPLETED.value]
         return coordinator.recover(
             topology,
             policy,
             now_ms,
             triggers,
             facts,
-            self._goes_on_from(completed, None if full else origin),
+            self._goes_on_from(rows_there, None if full else origin),
             frozenset(ended),
             floor=origin.checkpoint_id if origin else 0,
         )
 
-    def _goes_on_from(
-        self, completed: list[dict[str, Any]], origin: Origin | None
-    ) -> Manifest | None:
+    def _goes_on_from(self, rows: list[dict[str, Any]], origin: Origin | None) -> Manifest | None:
         """The newest checkpoint that the attempt has taken, else the one that it began with."""
+        completed = [row for row in rows if row["kind"] == FactKind.COMPLETED.value]
         # It does not go on from a savepoint that was written by hand and not restored.
         mine = [r for r in completed if r["attempt"] == self._attempt and r["derived_from"] is None]
         if origin is not None and not mine:
             mine = [row for row in completed if row["checkpoint_id"] == origin.checkpoint_id]
         newest = max(mine, key=lambda row: int(row["checkpoint_id"]), default=None)
-        return manifest_of(newest) if newest else None
+        return shortened(manifest_of(newest), compacted_of(rows)) if newest else None
 
     def _fact(
         self, checkpoint_id: int, kind: FactKind, triggered_ms: int, now_ms: int
     ) -> dict[str, Any]:
         return {
-            "checkpoint_id": checkpoint_id,
-            "kind": kind.value,
-            "attempt": self._attempt,
-            "incarnation": self._incarnation,
+            **self._retained(checkpoint_id, kind, now_ms),
             "triggered_at": timestamp(triggered_ms),
-            "ended_at": timestamp(now_ms),
             "duration_ms": max(0, now_ms - triggered_ms),
             "fingerprint": self._fingerprint,
             "versions": list(self._versions.items()),
@@ -312,6 +331,16 @@ class CoordinatorDriver:
                 stop = stop or isinstance(action, StopJob)
                 waiting.extend(self._do(action))
         return stop
+
+    def write_deleted(self, checkpoint_ids: Sequence[int]) -> None:
+        """Write what retention decided; raises as :meth:`handle`."""
+        self._tables.write_deleted(checkpoint_ids, self._now_ms())
+
+    def write_compacted(self, fact: Compacted) -> None:
+        """Write what retention did; raises as :meth:`handle`."""
+        # First, for the set is whole, and a manifest may name it whether or not the fact lands.
+        self.handle(LineageCompacted(fact))
+        self._tables.write_compacted(fact, self._now_ms())
 
     def wait_ms(self) -> int:
         """How long nothing will have to be done if nothing happens."""

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -31,13 +31,15 @@ from absflow.graph import Upgrade, describe
 from absflow.protocol import alignment, recovery
 from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Manifest
 from absflow.protocol.handwriting import WRITTEN, cut_of, written_of
+from absflow.protocol.line import latest
 from absflow.protocol.lookup import no_checkpoint
 from absflow.protocol.recovery import Origin, Restore, StageFit
+from absflow.protocol.retention import compacted_of, deleted_of, shortened
 from absflow.sinks import SinkCut, SinkRestore
 from absflow.spark.driver import manifest_of
 from absflow.spark.plan import ALIGNMENT_PROPERTY, JobSpec, restored_pages, source_index
 from absflow.spark.positions import SourceLogs, unreadable
-from absflow.storage import select, tables
+from absflow.storage import tables
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 
@@ -230,18 +232,20 @@ def find(spark: SparkSession, files: Files, root: str, checkpoint_id: int | None
                 "spark.absflow.restore.from takes latest, ID, or PATH#ID"
             )
     table = tables.read(spark, layout.checkpoints)
-    light = table.select("checkpoint_id", "kind", "reason", *_WHOSE).collect()
+    names = ("checkpoint_id", "kind", "reason", *_WHOSE, "stage", "set_id", "replaces")
+    light = table.select(*names).where(F.col("checkpoint_id").isNotNull()).collect()
     done = FactKind.COMPLETED.value
     completed = {r.checkpoint_id: r for r in light if r.kind == done}
+    deleted = deleted_of(r.asDict() for r in light)
     written = written_of(r.asDict() for r in completed.values())
     rows = tables.read(spark, layout.attempts).toArrow().to_pylist()
     if checkpoint_id is None:
         of = {n: r.attempt for n, r in completed.items()}
-        newest = recovery.latest(root, recovery.attempts_of(rows), of, written)
+        newest = latest(root, recovery.attempts_of(rows), of, written, deleted)
         if newest is not None and newest.root != root:
             return find(spark, files, newest.root, newest.checkpoint_id)
         checkpoint_id = newest.checkpoint_id if newest else None
-    if checkpoint_id is None or checkpoint_id not in completed:
+    if checkpoint_id is None or checkpoint_id not in completed.keys() - deleted:
         by_code = {reason.code: reason for reason in FailureReason}
         facts = [Fact(r.checkpoint_id, FactKind(r.kind), by_code.get(r.reason)) for r in light]
         barriers = tables.read(spark, layout.barriers).where(F.col("checkpoint_id").isNotNull())
@@ -249,6 +253,7 @@ def find(spark: SparkSession, files: Files, root: str, checkpoint_id: int | None
         raise no_checkpoint(checkpoint_id, facts, triggered)
     wanted = (F.col("checkpoint_id") == checkpoint_id) & (F.col("kind") == done)
     manifest = manifest_of(table.where(wanted).toArrow().to_pylist()[0])
+    manifest = shortened(manifest, compacted_of(r.asDict() for r in light))
     fact = completed[checkpoint_id]
     details = {
         r["kind"]: json.loads(r["details"])
@@ -427,14 +432,5 @@ def _pages(
     rows = tables.read(spark, table).where(F.col("set_id").isin(*fit.lineage))
     rows = rows.drop("checkpoint_id", "key_group")
     if fit.migrate:
-        rows = _resolved(rows, planned.keys[fit.source], fit.lineage)
+        rows = tables.resolved(rows, planned.keys[fit.source], fit.lineage)
     return pages.union(rows.mapInArrow(packer.pack, _PAGE_TYPE))
-
-
-def _resolved(rows: DataFrame, keys: Sequence[str], lineage: Sequence[int]) -> DataFrame:
-    """One row per live key: a migration is to see no more than what the keys have now."""
-    place = F.array_position(F.array(*(F.lit(n) for n in lineage)), F.col("set_id"))
-    newest = Window.partitionBy(*map(select.quoted, keys)).orderBy(place.desc())
-    ranked = rows.withColumn("_absflow_rank", F.row_number().over(newest))
-    live = ranked.where((F.col("_absflow_rank") == 1) & (F.col("op") == "upsert"))
-    return live.drop("_absflow_rank")

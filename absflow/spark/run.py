@@ -23,13 +23,7 @@ from absflow.columnar.pages import PageKind
 from absflow.columnar.stage import StageSpec
 from absflow.errors import FencedError, JobFailedError, SettingsError, StorageError
 from absflow.graph import fingerprint
-from absflow.protocol.messages import (
-    Event,
-    InputExhausted,
-    RootInput,
-    StopRequested,
-    Tick,
-)
+from absflow.protocol.messages import Event, InputExhausted, RootInput, StopRequested, Tick
 from absflow.protocol.restarts import RestartPolicy, Restarts, on_failure
 from absflow.sinks import Sink
 from absflow.spark.batch import StageBatches
@@ -37,6 +31,7 @@ from absflow.spark.begin import begin
 from absflow.spark.listener import BatchDone, QueryDied, QueryListener
 from absflow.spark.plan import JobSpec, stage_pages
 from absflow.spark.publisher import PublicationFailed, Publisher
+from absflow.spark.retention import FactWanted, Retention
 from absflow.spark.savepoints import Request, Requests, Savepoints
 from absflow.spark.snapshots import SnapshotAppender
 from absflow.storage import tables
@@ -48,7 +43,7 @@ _LOG = logging.getLogger(__name__)
 _LOOK_EVERY_MS = 500
 
 
-_Told = Event | BatchDone | QueryDied | PublicationFailed | Request
+_Told = Event | BatchDone | QueryDied | PublicationFailed | FactWanted | Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +221,10 @@ class Run:
         """Start the queries and the thread; called once, by the job."""
         self._spark.streams.addListener(self._listener)
         self._publisher = self._start_publisher()
-        self._coordinator.on_completed = self._publisher.submit
+        self._retention = Retention(
+            self._spark, self._job, self._layout, self._begun.fence, self._events.put
+        )
+        self._coordinator.on_completed = self._completed
         try:
             self._coordinator.begin(self._begun.owed)
             for name, spec in self._graph.stages.items():
@@ -292,6 +290,8 @@ class Run:
             self._batch_done(event)
         elif isinstance(event, QueryDied):
             self._query_died(event)
+        elif isinstance(event, FactWanted):
+            event.write(self._coordinator)
         elif isinstance(event, Request):
             stop = self._savepoints.obey(event, _now_ms())
         elif isinstance(event, PublicationFailed):
@@ -308,6 +308,10 @@ class Run:
             if stage.restart_at_ms is not None and now >= stage.restart_at_ms:
                 self._start_query(stage)
         return self._coordinator.handle(Tick(now)) or stop
+
+    def _completed(self, checkpoint_id: int) -> None:
+        self._publisher.submit(checkpoint_id)
+        self._retention.wake()
 
     def _look_for_newer(self, event: _Told | None) -> None:
         """Whether this driver must stop; a query that died may have done so because of that."""
@@ -468,6 +472,7 @@ class Run:
 
     def _stop_queries(self) -> None:
         self._by_run.clear()
+        self._retention.close()
         self._savepoints.drain.stop()
         for stage in self._stages.values():
             if stage.query is not None and stage.query.isActive:

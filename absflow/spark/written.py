@@ -108,7 +108,7 @@ def _write(
 def _conformed(job: JobSpec, stage: str, frame: DataFrame) -> DataFrame:
     """The key and state columns of ``stage``, in their order and of their types."""
     known = {
-        name: StageColumns(name, tuple(spec.keys.names), tuple(spec.state.names))
+        name: StageColumns(name, tuple(spec.keys.names), tuple(spec.state.names), name)
         for name, spec in job.graph.stages.items()
     }
     find_stage(known, stage)

@@ -34,6 +34,30 @@ class Layout:
         return f"{self.root}/checkpoints"
 
     @property
+    def states(self) -> str:
+        """Directory: the state histories."""
+        return f"{self.root}/state"
+
+    @property
+    def channels(self) -> str:
+        """Directory: of each stage, its channels."""
+        return f"{self.root}/channels"
+
+    @property
+    def works(self) -> str:
+        """Directory: the working directories of attempts."""
+        return f"{self.root}/work"
+
+    @property
+    def positions(self) -> str:
+        """Directory: of each attempt, what positions need."""
+        return f"{self.root}/positions"
+
+    def positions_of(self, attempt: int) -> str:
+        """Directory: all that the positions of an attempt need."""
+        return f"{self.root}/positions/attempt={attempt}"
+
+    @property
     def requests(self) -> str:
         """Table: wishes from outside, written by the command line."""
         return f"{self.root}/requests"

@@ -15,6 +15,7 @@ __all__ = [
     "comparable",
     "comparable_state",
     "each",
+    "lineage_of",
     "literal",
     "newest",
     "quoted",
@@ -44,19 +45,36 @@ def newest(columns: StageColumns, rows: str, last: str, at: str | None = None) -
         WHERE _absflow_rank = 1 AND op = 'upsert'"""
 
 
-def changes(columns: StageColumns, schema: StructType, history: str, lineages: str) -> str:
-    """The changes of every key from completed checkpoint to completed checkpoint.
+def lineage_of(lineage: str, facts: str) -> str:
+    """:func:`absflow.protocol.retention.lineage_of` as an expression.
 
-    Only the sets that a completed checkpoint brought in count, so no orphan does. A full snapshot
-    holds no tombstones: a live key without a row in it is gone then (``_absflow_gone``). What a set
-    repeats of the one before it is dropped.
+    Args:
+        lineage: an array of sets.
+        facts: an array of structs (``length``, ``replaces``, ``set_id``), one for each COMPACTED
+            fact of the stage, the greatest ``length`` of ``replaces`` first.
+    """
+    found = f"get(filter({facts}, f -> f.replaces = slice(read, 1, f.length)), 0)"
+    rest = "slice(read, f.length + 1, size(read))"
+    # A replacement makes it shorter by one at least, so it has not more steps than sets.
+    return f"""aggregate(sequence(1, greatest(1, size({lineage}))), {lineage},
+        (read, step) -> get(transform(array({found}),
+            f -> IF(f IS NULL, read, concat(array(f.set_id), {rest}))), 0))"""
+
+
+def changes(columns: StageColumns, schema: StructType, history: str, lineages: str) -> str:
+    """The changes of every key from checkpoint to checkpoint.
+
+    What a checkpoint brought in are the sets of its lineage that the one before does not begin
+    with. If its lineage does not go on from that one (a full snapshot, a compaction), that is the
+    whole state, and a live key without a row in it is gone then (``_absflow_gone``). What repeats
+    the state before is dropped.
 
     Args:
         columns: the stage.
         schema: of its state history.
         history: the state history.
-        lineages: a SELECT of (``at_checkpoint``, ``lineage``, ``full``), full if the stage's
-            snapshot was, one row per completed checkpoint.
+        lineages: a SELECT of (``at_checkpoint``, ``lineage``), one row per checkpoint; each
+            follows the one with the next lower id.
     """
     keys = ", ".join(map(quoted, columns.key))
     names = ", ".join(map(quoted, (*columns.key, *columns.state)))
@@ -64,12 +82,23 @@ def changes(columns: StageColumns, schema: StructType, history: str, lineages: s
     by_key = f"OVER (PARTITION BY {keys} ORDER BY checkpoint_id)"
     same = [f"lag(op, 1, 'delete') {by_key} = op"]
     same += [f"lag({x}) {by_key} <=> {x}" for x in comparable_state(columns, schema)]
+    whole = each("h", (*columns.key, *columns.state))
+    newest = f"PARTITION BY s.checkpoint_id, {each('h', columns.key)} ORDER BY s.position DESC"
     return f"""
-        WITH found AS (
-          SELECT s.checkpoint_id, h.op, {each("h", (*columns.key, *columns.state))}
-          FROM (SELECT try_element_at(lineage, -1) AS named, min(at_checkpoint) AS checkpoint_id
-                FROM ({lineages}) GROUP BY named) AS s
-          JOIN {history} AS h ON h.set_id = s.named),
+        WITH steps AS (
+          SELECT checkpoint_id, full, IF(full, lineage, slice(lineage, size(before) + 1,
+                                                              size(lineage))) AS brought
+          FROM (SELECT *, NOT coalesce(slice(lineage, 1, size(before)) = before, false) AS full
+                FROM (SELECT at_checkpoint AS checkpoint_id, lineage,
+                             lag(lineage) OVER (ORDER BY at_checkpoint) AS before
+                      FROM ({lineages})))),
+        found AS (
+          SELECT * EXCEPT (_absflow_rank)
+          FROM (SELECT s.checkpoint_id, h.op, {whole}, row_number() OVER ({newest}) AS _absflow_rank
+                FROM (SELECT checkpoint_id, position, named
+                      FROM steps LATERAL VIEW posexplode(brought) AS position, named) AS s
+                JOIN {history} AS h ON h.set_id = s.named)
+          WHERE _absflow_rank = 1),
         followed AS (SELECT *, lead(checkpoint_id) {by_key} AS _absflow_next FROM found),
         ended AS (
           SELECT *, get(filter(
@@ -77,8 +106,8 @@ def changes(columns: StageColumns, schema: StructType, history: str, lineages: s
               n -> n > checkpoint_id AND (_absflow_next IS NULL OR n < _absflow_next)
             ), 0) AS _absflow_gone
           FROM followed
-          CROSS JOIN (SELECT sort_array(collect_list(at_checkpoint)) AS _absflow_full
-                      FROM ({lineages}) WHERE full)),
+          CROSS JOIN (SELECT sort_array(collect_list(checkpoint_id)) AS _absflow_full
+                      FROM steps WHERE full)),
         told AS (
           SELECT IF(_absflow_lost, _absflow_gone, checkpoint_id) AS checkpoint_id,
                  IF(_absflow_lost, 'delete', op) AS op, {keys}{state}

@@ -19,7 +19,8 @@ import pyarrow as pa
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.columnar.pages import channel_schema
@@ -33,6 +34,7 @@ __all__ = [
     "BARRIERS",
     "CHANNEL_PROPERTIES",
     "CHECKPOINTS",
+    "JOB_PROPERTIES",
     "OVERTAKES",
     "REFUSED",
     "DriverTable",
@@ -42,6 +44,7 @@ __all__ = [
     "history_columns",
     "millis",
     "read",
+    "resolved",
     "restore",
     "timestamp",
 ]
@@ -119,15 +122,26 @@ CHECKPOINTS = pa.schema(
         ("ended_at", _TIME),
         ("duration_ms", pa.int64()),
         ("stages", pa.list_(_STAGE)),
+        ("stage", pa.string()),
+        ("set_id", pa.int64()),
+        ("replaces", pa.list_(pa.int64())),
         ("fingerprint", pa.string()),
         ("versions", pa.map_(pa.string(), pa.string())),
     ]
 )
 
 
+# Every table of a job: the log goes back far enough for a query that was stopped over some days to
+# go on where it was, and for people to see what happened; what is deleted was no longer needed.
+JOB_PROPERTIES = {
+    "delta.logRetentionDuration": "interval 7 days",
+    "delta.deletedFileRetentionDuration": "interval 1 days",
+}
 # A channel is read from end to end, never searched, so its commits need no statistics; and it is
 # followed commit by commit, so it seldom needs a checkpoint of its log.
 CHANNEL_PROPERTIES = {
+    **JOB_PROPERTIES,
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
     "delta.dataSkippingNumIndexedCols": "0",
     "delta.checkpointInterval": "100",
 }
@@ -158,6 +172,13 @@ def create(
 ) -> None:
     """Create an empty table at ``path``, unless there is one.
 
+    Args:
+        spark: the session.
+        path: where.
+        schema: its columns.
+        partition_by: names of its partition columns.
+        properties: its table properties.
+
     Raises:
         StorageError: if it cannot be created.
     """
@@ -182,6 +203,15 @@ def create(
 def read(spark: SparkSession, path: str) -> DataFrame:
     """The table at ``path`` as it is now."""
     return spark.read.format("delta").load(path)
+
+
+def resolved(rows: DataFrame, keys: Sequence[str], lineage: Sequence[int]) -> DataFrame:
+    """One row per live key: of rows of a state history in these sets, the newest of each key."""
+    place = F.array_position(F.array(*(F.lit(n) for n in lineage)), F.col("set_id"))
+    newest = Window.partitionBy(*(f"`{key}`" for key in keys)).orderBy(place.desc())
+    ranked = rows.withColumn("_absflow_rank", F.row_number().over(newest))
+    live = ranked.where((F.col("_absflow_rank") == 1) & (F.col("op") == "upsert"))
+    return live.drop("_absflow_rank")
 
 
 def append(
@@ -234,7 +264,7 @@ class DriverTable:
         fence: Fence,
     ) -> None:
         """Create the table if it is not there."""
-        create(spark, path, schema)
+        create(spark, path, schema, properties=JOB_PROPERTIES)
         self._fence = fence
         self._spark = spark
         self._path = path
@@ -248,15 +278,15 @@ class DriverTable:
         """All rows."""
         return list(read(self._spark, self._path).toArrow().to_pylist())
 
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Append one fact and see it in the log.
+    def append(self, *rows: Mapping[str, Any]) -> None:
+        """Append facts in one commit and see it in the log.
 
         Raises:
             FencedError: if there is a newer driver.
             StorageError: if it was not committed.
         """
         self._fence.check()
-        self._commit([dict(row)])
+        self._commit([dict(row) for row in rows])
 
     def claim(self) -> None:
         """Commit no row, so that no older driver can commit any more; errors as for a fact."""

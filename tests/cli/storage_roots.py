@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from absflow.protocol.checkpoints import extend_lineage
 from absflow.storage.tables import ATTEMPTS, BARRIERS, CHECKPOINTS, OVERTAKES, history_columns
@@ -138,12 +138,20 @@ def _attempts(root: Root, attempt: int) -> list[Row]:
         return [[f.name, str(f.type)] for f in schema]
 
     details = {
-        s.name: {"inputs": [], "key": text(s.keys), "state": text(s.columns), "output": []}
+        s.name: {
+            "inputs": [],
+            "key": text(s.keys),
+            "state": text(s.columns),
+            "output": [],
+            "table": s.name,
+        }
         for s in root.stages.values()
     }
+    ready = {"published": {}, "on_checkpoint": {}}
     fact = {"attempt": attempt, "incarnation": 1, "at": START, "fingerprint": "f"}
     return [
         {**fact, "kind": "STARTED", "details": json.dumps(details)},
+        {**fact, "kind": "READY", "details": json.dumps(ready)},
         {**fact, "kind": "DRIVER", "incarnation": 2},
     ]
 
@@ -205,6 +213,31 @@ def _facts(root: Root, attempt: int, sets: Mapping[str, Mapping[int, list[Row]]]
             }
         )
     return facts
+
+
+def retire(root: Root, checkpoint_id: int) -> None:
+    """Delete a completed checkpoint, as retention does; its sets stay."""
+    _add_fact(root, {"checkpoint_id": checkpoint_id, "kind": "DELETED"})
+
+
+def compact(root: Root, stage: str, checkpoint_id: int, replaces: list[int]) -> None:
+    """Put one set in the place of these, and take them away, as retention does."""
+    given = root.stages[stage]
+    rows = [
+        {**given._row(-checkpoint_id, "upsert", row), "checkpoint_id": checkpoint_id}
+        for row in given.state(checkpoint_id).values()
+    ]
+    target = root.path / "state" / stage
+    _write(target, history_columns(given.keys, given.columns), rows)
+    ids = ", ".join(map(str, replaces))
+    DeltaTable(str(target)).delete(f"set_id IN ({ids})")
+    named = {"stage": stage, "set_id": -checkpoint_id, "replaces": replaces}
+    _add_fact(root, {"checkpoint_id": checkpoint_id, "kind": "COMPACTED", **named})
+
+
+def _add_fact(root: Root, fact: Row) -> None:
+    common = {"attempt": 1, "incarnation": 1, "ended_at": START}
+    _write(root.path / "checkpoints", CHECKPOINTS, [{**common, **fact}])
 
 
 def _report(c: Checkpoint, number: int, stage: Stage, changed: int, lineage: Iterable[int]) -> Row:

@@ -18,6 +18,8 @@ from storage_roots import (
     KEY_VALUES,
     Checkpoint,
     aircraft,
+    compact,
+    retire,
     write_rich_root,
     write_root,
     write_small_root,
@@ -93,6 +95,8 @@ def by_key(rows):
         ("history", "--help"),
         ("show", "--help"),
         ("state", "--help"),
+        ("gc", "--help"),
+        ("gc", "--dry-run", "--retained", "2", "--max-sets", "1"),
         ("restore", "--help"),
         ("savepoint", "--help"),
     ],
@@ -114,6 +118,61 @@ def test_the_real_tables_are_not_styled_in_a_pipe(small):
     assert "\x1b" not in succeed(small, "history")
 
 
+# -- what retention has done ------------------------------------------------------------------
+
+
+@pytest.fixture
+def retained(tmp_path):
+    """1 and 3 are deleted, and the sets of `aircraft` up to 4 are one."""
+    root = write_small_root(tmp_path)
+    for n in (1, 3):
+        retire(root, n)
+    compact(root, "aircraft", 4, [1, 3, 4])
+    return root
+
+
+def test_a_compacted_lineage_is_read_by_its_set(retained):
+    """Every checkpoint that is left has the state it had, and shows the lineage it was given."""
+    for n in (4, 5, 6, 8):
+        rows = document(retained, "state", "aircraft", "--at", str(n))["state"]
+        assert by_key(rows) == by_key(map(as_json, retained.state("aircraft", n)))
+    assert document(retained, "show", "5")["stages"][1]["lineage"] == [1, 3, 4]
+
+
+@pytest.mark.parametrize("command", [("show", "3"), ("state", "aircraft", "--at", "3")])
+def test_a_deleted_checkpoint_is_refused_in_words(retained, command):
+    """What was deleted is told from what never was."""
+    assert failure(retained, *command) == (
+        "absflow: checkpoint 3 was deleted; completed are 4 from 4 to 8 "
+        "(spark.absflow.checkpoint.retained says how many are kept)"
+    )
+
+
+def test_history_lists_what_was_deleted(retained):
+    """It ran once; its status says that it is gone."""
+    told = document(retained, "history")
+    assert told["summary"]["deleted"] == 2
+    assert told["summary"]["completed"] == 4
+    status = {row["checkpoint_id"]: row["status"] for row in told["checkpoints"]}
+    assert (status[1], status[2], status[3], status[4]) == (
+        "DELETED",
+        "ABORTED",
+        "DELETED",
+        "COMPLETED",
+    )
+    assert "4 completed, 2 aborted, 1 pending, 2 deleted" in succeed(retained, "history")
+
+
+def test_gc_plans_and_deletes_nothing(retained):
+    """The plan follows from the facts; without --dry-run there is none."""
+    before = sorted(str(p) for p in retained.path.rglob("*"))
+    told = document(retained, "gc", "--dry-run", "--retained", "2")
+    assert told["actions"][:2] == ["delete checkpoint 4", "delete checkpoint 5"]
+    assert "checkpoint 8: one of the newest 2, attempt 1 goes on from it" in told["stays"][1]
+    assert run(retained, "gc").exit_code == 2
+    assert sorted(str(p) for p in retained.path.rglob("*")) == before
+
+
 # -- what programs see ------------------------------------------------------------------------
 
 
@@ -124,6 +183,7 @@ def test_history_as_json_has_every_checkpoint(small):
         "pending": 1,
         "completed": 6,
         "aborted": 2,
+        "deleted": 0,
         "median_duration_ms": 6750.0,
     }
     rows = told["checkpoints"]

@@ -17,6 +17,7 @@ from absflow.protocol.inventory import (
     DeleteManifest,
     DeleteSets,
     DropChannels,
+    DropPositions,
     DropWorkingDirectory,
     InFlight,
     Inventory,
@@ -59,6 +60,7 @@ class World:
     channels: dict = field(default_factory=dict)  # (stage, attempt) -> {epoch: rows}
     published: set = field(default_factory=set)  # (attempt, epoch) that the sink ever showed
     working: set = field(default_factory=lambda: {1})
+    positions: set = field(default_factory=lambda: {1})
 
     # What a running job knows.
     next_id: int = 1
@@ -186,6 +188,7 @@ class World:
         self.attempts[self.attempt + 1] = n
         self.ready = False
         self.working.add(self.attempt)
+        self.positions.add(self.attempt)
         self.open_channels()
         self.state = self.read(n) if n else {stage: {} for stage in STAGES}
         self.modified = {stage: dict.fromkeys(s, n) for stage, s in self.state.items()}
@@ -250,6 +253,10 @@ class World:
             there, given = (self.rows_in_flight(n, c) for c in (self.channels, self.given))
             assert there == given, f"rows in flight of checkpoint {n} are lost"
             self.check_publishable(n)
+            assert self.attempt_of(n) in self.positions, f"checkpoint {n} cannot be restored"
+
+    def attempt_of(self, n):
+        return next(c.attempt for c in self.completed if c.checkpoint_id == n)
 
     def check_publishable(self, n):
         """Each row up to checkpoint n has been published or is there to be."""
@@ -277,6 +284,7 @@ class World:
             ),
             sinks=(Sink("out", "right", self.published_of_attempts()),),
             working=frozenset(self.working),
+            positions=frozenset(self.positions),
         )
 
     def published_of_attempts(self):
@@ -309,6 +317,8 @@ class World:
                     yield lambda c=channel: self.channels.pop(c)
             case DropWorkingDirectory(attempt):
                 yield lambda: self.working.remove(attempt)
+            case DropPositions(attempt):
+                yield lambda: self.positions.remove(attempt)
 
     def retire(self, n):
         """Retention deletes checkpoint n; what must never happen to some."""
@@ -373,3 +383,6 @@ def assert_bounded(world):
     }
     assert {attempt for _, attempt in world.channels} <= {world.attempt} | in_flight | unpublished
     assert world.working == {world.attempt}
+    restorable = {*world.readable(), *world.line}
+    takers = {c.attempt for c in world.completed if c.checkpoint_id in restorable}
+    assert world.positions <= takers | {world.attempt}

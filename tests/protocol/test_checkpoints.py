@@ -61,11 +61,12 @@ def test_the_first_terminal_fact_wins():
     assert status_of(1, [aborted, completed]) is Status.ABORTED
 
 
-def test_how_it_ended_stays_so():
-    """A checkpoint that was compacted or deleted has completed, in whatever order facts are."""
+def test_a_deletion_is_the_last_word():
+    """Compaction changes no status, a deletion does, in whatever order facts are read."""
     kinds = (FactKind.COMPLETED, FactKind.COMPACTED, FactKind.DELETED)
     for facts in permutations(Fact(1, kind) for kind in kinds):
-        assert status_of(1, facts) is Status.COMPLETED
+        assert status_of(1, facts) is Status.DELETED
+        assert status_of(1, [f for f in facts if f.kind != kinds[2]]) is Status.COMPLETED
 
 
 def test_counted_failures_are_those_of_flink():

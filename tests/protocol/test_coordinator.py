@@ -13,12 +13,14 @@ from absflow.errors import ProtocolViolation
 from absflow.protocol import coordinator
 from absflow.protocol.checkpoints import FailureReason
 from absflow.protocol.coordinator import Phase, next_trigger_ms
+from absflow.protocol.inventory import Compacted
 from absflow.protocol.messages import (
     CompletionWritten,
     DiscardReport,
     FailJob,
     HistoryFound,
     InputExhausted,
+    LineageCompacted,
     RootInput,
     StageReported,
     StopJob,
@@ -386,3 +388,21 @@ def test_a_stop_gives_up_what_is_pending():
     assert job.tell(StopRequested()) == []
     assert job.tell(CompletionWritten(1, 30)) == [StopJob()]
     assert (job.state.completed_id, next_trigger_ms(job.state)) == (1, None)
+
+
+def test_a_compaction_makes_later_lineages_shorter():
+    """Manifests name the set in the place of those it replaces, so they do not grow for ever."""
+    job = Told()
+    for now in (10, 20, 30):
+        job.complete(job.trigger(now), now_ms=now)
+    assert job.tell(LineageCompacted(Compacted(2, "a", -2, (1, 2)))) == []
+    job.complete(job.trigger(40), now_ms=40)
+    assert [m.stages[0].lineage for m in manifests(job.said)[-2:]] == [(1, 2, 3), (-2, 3, 4)]
+
+
+def test_a_compaction_before_anything_completed_changes_nothing():
+    """It is of a checkpoint that the attempt does not go on from."""
+    job = Told()
+    before = job.state
+    assert job.tell(LineageCompacted(Compacted(2, "a", -2, (1, 2)))) == []
+    assert job.state == before

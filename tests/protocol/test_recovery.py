@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from absflow.protocol.checkpoints import Manifest, StageManifest, StageReport
 from absflow.protocol.handwriting import Written, cut_of, written_of
+from absflow.protocol.line import latest, line
 from absflow.protocol.publication import owed
 from absflow.protocol.recovery import (
     Attempt,
@@ -22,8 +23,6 @@ from absflow.protocol.recovery import (
     attempts_of,
     decide,
     fit,
-    latest,
-    line,
     parse_wish,
     table_of,
 )
@@ -254,6 +253,7 @@ def test_the_line_ends_at_a_deleted_checkpoint():
     assert line(ROOT, attempts, {1: 1, 2: 1, 3: 1, 4: 2}, {}) == ([4, 2, 1], None)
     assert line(ROOT, attempts, {1: 1, 3: 1, 4: 2}, {}) == ([4], None)
     assert latest(ROOT, attempts, {1: 1, 3: 1}, {}) is None
+    assert latest(ROOT, attempts, {1: 1, 2: 1, 3: 1, 4: 2}, {}, {4}) == Origin(ROOT, 2)
 
 
 def test_a_savepoint_written_by_hand_is_the_latest_until_the_job_does_something():

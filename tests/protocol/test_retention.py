@@ -6,6 +6,7 @@ from itertools import permutations
 import pytest
 
 from absflow.errors import ProtocolViolation
+from absflow.protocol.checkpoints import Manifest, StageManifest, StageReport
 from absflow.protocol.inventory import (
     Channel,
     Compact,
@@ -15,6 +16,7 @@ from absflow.protocol.inventory import (
     DeleteManifest,
     DeleteSets,
     DropChannels,
+    DropPositions,
     DropWorkingDirectory,
     InFlight,
     Inventory,
@@ -22,7 +24,14 @@ from absflow.protocol.inventory import (
     RetentionPolicy,
     Sink,
 )
-from absflow.protocol.retention import explain, lineage_of, plan
+from absflow.protocol.retention import (
+    compacted_of,
+    deleted_of,
+    explain,
+    lineage_of,
+    plan,
+    shortened,
+)
 
 
 def completed(n, *lineage, attempt=1, in_flight=()):
@@ -64,6 +73,22 @@ def test_compactions_add_up_in_any_order():
         assert lineage_of("a", (1, 2, 3, 4, 5, 6, 7, 8), some) == (-7, 8)
         assert lineage_of("a", (-3, 4, 5), some) == (-5,)
         assert lineage_of("a", (1, 2, 3, 9), some) == (-3, 9)
+
+
+def test_a_manifest_is_read_with_its_lineages_shortened():
+    """Only lineages change, and only of the stage that was compacted."""
+    stages = [StageManifest(StageReport(name, 3, 0), (1, 2, 3)) for name in ("a", "b")]
+    manifest = Manifest(3, 2, 0, tuple(stages))
+    rows = [
+        {"kind": "COMPLETED", "checkpoint_id": 3},
+        {"kind": "COMPACTED", "checkpoint_id": 2, "stage": "a", "set_id": -2, "replaces": [1, 2]},
+        {"kind": "DELETED", "checkpoint_id": 2},
+    ]
+    assert compacted_of(rows) == (Compacted(2, "a", -2, (1, 2)),)
+    assert deleted_of(rows) == {2}
+    short = shortened(manifest, compacted_of(rows))
+    assert [stage.lineage for stage in short.stages] == [(-2, 3), (1, 2, 3)]
+    assert replace(short, stages=manifest.stages) == manifest
 
 
 def test_only_the_beginning_of_a_lineage_is_replaced():
@@ -335,6 +360,24 @@ def test_while_a_restore_is_under_way_its_source_stays():
     assert planned(there) == (DropWorkingDirectory(2), DropWorkingDirectory(3))
 
 
+def test_positions_stay_with_the_checkpoints_of_their_attempt():
+    """A restore needs what lies with the attempt that took the checkpoint, long after its end."""
+    there = job(
+        completed(3),
+        completed(4, attempt=2),
+        completed(9, attempt=4),
+        attempts={1: 0, 2: 3, 3: 4, 4: 4},
+        savepoints=frozenset({3}),
+        positions=frozenset({1, 2, 3, 4}),
+    )
+    assert planned(there, retained=2) == (DropPositions(3),)
+    assert explain(there, RetentionPolicy(retained=2))[-3:] == (
+        "positions of attempt 1: named by checkpoint 3",
+        "positions of attempt 2: named by checkpoint 4",
+        "positions of attempt 4: the current attempt",
+    )
+
+
 # -- the whole --------------------------------------------------------------------------------
 
 
@@ -348,6 +391,7 @@ def test_the_order_of_a_plan():
         attempts={1: 0, 2: 3},
         channels=(Channel("a", 1, epochs(1)), Channel("a", 2, epochs(4), 4)),
         working=frozenset({1, 2}),
+        positions=frozenset({1, 2}),
     )
     assert planned(there, longest=2) == (
         DeleteManifest(1),
@@ -357,6 +401,7 @@ def test_the_order_of_a_plan():
         DeleteEpochs("a", 2, 4),
         DropChannels(1),
         DropWorkingDirectory(1),
+        DropPositions(1),
     )
 
 

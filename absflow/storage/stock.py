@@ -1,0 +1,260 @@
+"""What a job has stored, gathered from its tables and directories with or without Spark.
+
+Only facts, the logs of tables (which values their partition columns have) and the names in
+directories are read, never the rows of a state history or a channel.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from absflow.protocol import recovery
+from absflow.protocol.checkpoints import FactKind, Kind
+from absflow.protocol.inventory import Channel, Completed, Inventory, Pending, Sink
+from absflow.protocol.lookup import StageColumns, Stages, stages_of, whose
+from absflow.protocol.retention import compacted_of, deleted_of
+from absflow.storage.layout import Layout
+
+__all__ = ["Shelf", "Stock", "gather"]
+
+_WHOSE = ("attempt", "incarnation", "derived_from")
+_FACTS = ("checkpoint_id", "kind", "type", *_WHOSE, "stage", "set_id", "replaces")
+_STARTS = ("attempt", "incarnation", "kind", "details", "restored_from")
+_TRIGGERS = ("checkpoint_id", "base_id", "kind")
+_ENDS = {FactKind.COMPLETED.value, FactKind.ABORTED.value}
+
+Row = Mapping[str, Any]
+
+
+class Shelf(Protocol):
+    """How a storage root is looked into."""
+
+    def rows(
+        self, table: str, columns: Sequence[str], only: tuple[str, Collection[int]] | None = None
+    ) -> list[dict[str, Any]]:
+        """Rows of a table; ``only`` those with one of these values in this column."""
+
+    def values(self, table: str, column: str) -> frozenset[int]:
+        """The values that a partition column has in a table."""
+
+    def names(self, directory: str) -> list[str]:
+        """The names in a directory; empty if there is none."""
+
+    def read(self, path: str) -> str | None:
+        """The text of a file; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """What there is, and where it lies.
+
+    Attributes:
+        inventory: for :func:`absflow.protocol.retention.plan`.
+        stages: the stages of every attempt.
+        whose: by which description each completed checkpoint is to be read.
+        sets: the sets in each table of state history, by stage and table.
+    """
+
+    inventory: Inventory
+    stages: Stages
+    whose: Mapping[int, tuple[int, int]]
+    sets: Mapping[str, Mapping[str, frozenset[int]]]
+
+    def columns(self, stage: str, checkpoint_id: int) -> StageColumns:
+        """The stage as it was at a completed checkpoint."""
+        return self.stages.by_attempt[self.whose[checkpoint_id]][stage]
+
+
+def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
+    """Look into the storage root of a job that may be running.
+
+    Args:
+        shelf: how to look.
+        layout: where things lie.
+        sinks: the stage of each on-checkpoint sink of the job.
+    """
+    started = shelf.rows(layout.attempts, _STARTS)
+    attempts = recovery.attempts_of(started)
+    current = max(attempts, key=lambda a: a.attempt)
+    # Before the facts: what completes in between must be known, as pending or as completed.
+    triggers = shelf.rows(layout.barriers, _TRIGGERS, ("attempt", [current.attempt]))
+    facts = shelf.rows(layout.checkpoints, _FACTS)
+    whole = {r["checkpoint_id"]: r for r in facts if r["kind"] == "COMPLETED"}
+    done = {n: r["attempt"] for n, r in whole.items()}
+    graph = next(json.loads(r["details"]) for r in started if _is_start_of(r, current.attempt))
+    stages = stages_of(started)
+    savepoints = {r["checkpoint_id"] for r in facts if r["type"] == Kind.SAVEPOINT.value} & {*done}
+    origins = {a.attempt: _origin(layout.root, a) for a in attempts}
+    manifests = _manifests(shelf, layout, done, deleted_of(facts), savepoints, origins)
+    sets = {
+        stage: {table: shelf.values(layout.state(table), "set_id") for table in sorted(tables)}
+        for stage, tables in _tables(stages, shelf.names(layout.states)).items()
+    }
+    inventory = Inventory(
+        attempts=origins,
+        ready=current.ready,
+        completed=tuple(
+            Completed(n, attempt, _lineages(manifests.get(n, ()))) for n, attempt in done.items()
+        ),
+        savepoints=frozenset(savepoints),
+        deleted=deleted_of(facts),
+        compacted=compacted_of(facts),
+        **_under_way(triggers, facts),
+        sets={stage: frozenset().union(*there.values()) for stage, there in sets.items()},
+        channels=_channels(
+            shelf,
+            layout,
+            current.attempt,
+            graph,
+            # A savepoint written by hand was taken in no batch.
+            {
+                n: manifest
+                for n, manifest in manifests.items()
+                if done[n] == current.attempt and whole[n]["derived_from"] is None
+            },
+        ),
+        sinks=tuple(
+            Sink(name, stage, _published(shelf, layout, current.attempt, name, started, done))
+            for name, stage in sinks.items()
+        ),
+        working=_attempts_in(shelf.names(layout.works)),
+        positions=_attempts_in(shelf.names(layout.positions)),
+    )
+    return Stock(inventory, stages, {n: whose(r) for n, r in whole.items()}, sets)
+
+
+def _is_start_of(row: Row, attempt: int) -> bool:
+    return bool(row["kind"] == "STARTED" and row["attempt"] == attempt)
+
+
+def _origin(root: str, attempt: recovery.Attempt) -> int:
+    """What an attempt was restored from; 0 if that lies under another root."""
+    origin = attempt.origin
+    return origin.checkpoint_id if origin and _plain(origin.root) == _plain(root) else 0
+
+
+def _plain(root: str) -> str:
+    return re.sub("^file:/+", "/", root)
+
+
+def _under_way(triggers: Iterable[Row], facts: Iterable[Row]) -> dict[str, Any]:
+    """What is pending, and the newest id that has ended among those known then."""
+    ends = {r["checkpoint_id"] for r in facts if r["kind"] in _ENDS}
+    triggers = [r for r in triggers if r["kind"] != Kind.END.value]
+    known = max((r["checkpoint_id"] for r in triggers), default=0)
+    pending = (
+        Pending(r["checkpoint_id"], r["base_id"])
+        for r in triggers
+        if r["checkpoint_id"] not in ends
+    )
+    # Of what is newer it is not known whether something is pending below it.
+    return {"pending": tuple(pending), "ended_id": min(known, max(ends, default=0))}
+
+
+def _manifests(
+    shelf: Shelf,
+    layout: Layout,
+    done: Mapping[int, int],
+    deleted: Collection[int],
+    savepoints: Collection[int],
+    origins: Mapping[int, int],
+) -> dict[int, list[Row]]:
+    """The manifests that may be needed: of what is there, and of what the job goes on from."""
+    own = [n for n, attempt in done.items() if attempt == max(origins)]
+    bases = [max(some) for some in (own, [n for n in own if n not in savepoints]) if some]
+    wanted = {*(done.keys() - set(deleted)), *bases, origins[max(origins)]} & {*done}
+    rows = shelf.rows(
+        layout.checkpoints, ("checkpoint_id", "kind", "stages"), ("checkpoint_id", wanted)
+    )
+    return {r["checkpoint_id"]: r["stages"] for r in rows if r["kind"] == "COMPLETED"}
+
+
+def _lineages(manifest: Iterable[Row]) -> dict[str, tuple[int, ...]]:
+    return {stage["stage"]: tuple(stage["lineage"]) for stage in manifest}
+
+
+def _tables(stages: Stages, there: Collection[str]) -> dict[str, set[str]]:
+    """The tables of state history that each stage has written, of those that are there."""
+    tables: dict[str, set[str]] = {}
+    for attempt in stages.by_attempt.values():
+        for stage, columns in attempt.items():
+            if columns.key and columns.table in there:
+                tables.setdefault(stage, set()).add(columns.table)
+    return tables
+
+
+def _channels(
+    shelf: Shelf,
+    layout: Layout,
+    current: int,
+    graph: Mapping[str, Any],
+    manifests: Mapping[int, Iterable[Row]],
+) -> tuple[Channel, ...]:
+    """Every channel; the epochs of the current attempt's only, the others go as a whole.
+
+    ``manifests`` are those of the current attempt: another one's batches have other numbers.
+    """
+    committed = {stage: _committed(shelf, layout, stage, current) for stage in graph}
+    found = []
+    for stage in shelf.names(layout.channels):
+        for attempt in sorted(_attempts_in(shelf.names(f"{layout.channels}/{stage}"))):
+            if attempt != current or stage not in graph:
+                found.append(Channel(stage, attempt))
+                continue
+            takers = [stage, *(n for n, d in graph.items() if _reads(d, stage))]
+            epochs = shelf.values(layout.channel(stage, attempt), "_epoch")
+            upto = _behind(takers, committed, manifests)
+            found.append(Channel(stage, attempt, epochs, upto))
+    return tuple(found)
+
+
+def _reads(described: Mapping[str, Any], channel: str) -> bool:
+    return any(name == channel and not root for name, _, root, _ in described["inputs"])
+
+
+def _behind(
+    takers: Iterable[str], committed: Mapping[str, int], manifests: Mapping[int, Iterable[Row]]
+) -> int:
+    """The newest checkpoint that all ``takers`` have snapshotted in batches that are committed.
+
+    A snapshot n is aligned: every row of an epoch <= n has been read by then.
+    """
+    upto = 0
+    for n, manifest in manifests.items():
+        batches = {s["stage"]: s["batch_id"] for s in manifest}
+        if all(committed[stage] >= batches.get(stage, committed[stage] + 1) for stage in takers):
+            upto = max(upto, n)
+    return upto
+
+
+def _committed(shelf: Shelf, layout: Layout, stage: str, attempt: int) -> int:
+    """The newest batch in Spark's commit log; -1 if there is none."""
+    names = shelf.names(f"{layout.spark_checkpoint(stage, attempt)}/commits")
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+
+def _published(
+    shelf: Shelf,
+    layout: Layout,
+    current: int,
+    sink: str,
+    started: Iterable[Row],
+    done: Mapping[int, int],
+) -> dict[int, int]:
+    """What a sink holds: the newest checkpoint, by its attempt."""
+    noted = shelf.read(layout.published(sink, current))
+    begun = (
+        json.loads(r["details"])["published"].get(sink)
+        for r in started
+        if r["kind"] == "READY" and r["attempt"] == current
+    )
+    newest = int(next(begun, None) or 0) if noted is None else int(noted)
+    return {done[newest]: newest} if newest in done else {}
+
+
+def _attempts_in(names: Iterable[str]) -> frozenset[int]:
+    return frozenset(int(name[8:]) for name in names if re.fullmatch(r"attempt=\d+", name))

@@ -1,0 +1,109 @@
+"""What a job stores as it grows older: files and bytes below its storage root, table by table.
+
+A tiny job of two stages and a channel takes one quick checkpoint after the other, keeps the newest
+10, and compacts lineages of more than 5 sets. Files that retention has taken out of a table stay
+for a while (so that readers can end), so a run of minutes shows what is *live* beside what lies
+there. ``python benchmarks/storage_growth.py [CHECKPOINTS [EVERY]]``; figures are for this machine
+and this run only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from delta import configure_spark_with_delta_pip
+from pyspark.sql import SparkSession
+
+import absflow
+
+SETTINGS = {
+    "checkpoint.interval": "100ms",
+    "checkpoint.retained": "10",
+    "lineage.max-sets": "5",
+    "key-groups": "2",
+}
+
+
+def keep(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """The last value of each key."""
+    last = dict(zip(rows["k"].to_pylist(), rows["v"].to_pylist(), strict=True))
+    values = [last.get(k, v) for k, v in zip(*(state[c].to_pylist() for c in "kv"), strict=True)]
+    table = pa.table({"k": state["k"], "v": pa.array(values, pa.int64())})
+    return absflow.Result(output=table, state=table)
+
+
+def session() -> SparkSession:
+    """A session on two cores, as conf/flights.conf has it."""
+    conf = {
+        "spark.master": "local[2]",
+        "spark.driver.memory": "3g",
+        "spark.ui.enabled": "false",
+        "spark.log.level": "OFF",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "1",
+    }
+    builder = SparkSession.builder.appName("storage_growth")
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    return configure_spark_with_delta_pip(builder).getOrCreate()
+
+
+def start(spark: SparkSession, root: str) -> absflow.Run:
+    """The job, under way."""
+    for name, value in {**SETTINGS, "storage.path": f"{root}/job"}.items():
+        spark.conf.set(f"spark.absflow.{name}", value)
+    job = absflow.Job("growth", spark)
+    reader = spark.readStream.format("rate").option("rowsPerSecond", 50).load()
+    rows = job.source("rows", reader.selectExpr("value % 100 AS k", "value AS v"))
+    shape = "k long, v long"
+    first = job.stage("first", rows, key="k", state="v long", output=shape, process=keep)
+    second = job.stage("second", first, key="k", state="v long", output=shape, process=keep)
+    job.sink("out", second, absflow.DeltaSink(f"{root}/out"))
+    return job.start()
+
+
+def measured(root: Path) -> Iterator[tuple[str, int, int, int]]:
+    """(table, live files, data files, bytes) of each table and directory below the root."""
+    from deltalake import DeltaTable
+
+    logs = sorted(root.rglob("_delta_log"))
+    for log in logs:
+        table = log.parent
+        files = [p for p in table.rglob("*") if p.is_file()]
+        data = [p for p in files if p.suffix == ".parquet" and log not in p.parents]
+        size = sum(p.stat().st_size for p in files)
+        live = len(DeltaTable(str(table)).file_uris())
+        yield str(table.relative_to(root)), live, len(data), size
+    for name in ("work", "positions"):
+        files = [p for p in (root / name).rglob("*") if p.is_file()]
+        yield name, len(files), len(files), sum(p.stat().st_size for p in files)
+
+
+def main(checkpoints: int, every: int) -> None:
+    """Run the job, and print what there is after every so many checkpoints."""
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = session()
+    with tempfile.TemporaryDirectory() as root:
+        run = start(spark, root)
+        print(f"{'checkpoints':>11} {'table':<30} {'live':>6} {'files':>6} {'kB':>8}")
+        for due in range(every, checkpoints + 1, every):
+            while run.progress().completed < due and run.is_active:
+                time.sleep(0.2)
+            for table, live, files, size in measured(Path(root) / "job"):
+                print(f"{due:>11} {table:<30} {live:>6} {files:>6} {size / 1000:>8,.0f}")
+        run.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*(int(text) for text in (*sys.argv[1:], *("500", "50")[len(sys.argv) - 1 :])))

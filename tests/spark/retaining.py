@@ -1,0 +1,103 @@
+"""The chain job with a short retention, as a program that dies on cue.
+
+``python retaining.py ROOT NUMBER [POINT]`` runs it until NUMBER checkpoints have completed, or
+kills its own process group with SIGKILL when retention comes to ``POINT``: the name of an action,
+and before it, after it, or between the two writes of it. With ``restore`` behind it, it begins a
+new attempt with the latest checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from chain import chain
+from delta import configure_spark_with_delta_pip
+
+from absflow.spark import retention
+from absflow.spark.retention import FactWanted, Retention
+
+SETTINGS = {
+    "checkpoint.interval": "500ms",
+    "checkpoint.retained": "2",
+    "lineage.max-sets": "3",
+    "key-groups": "2",
+}
+POINTS = (
+    "DeleteManifest before",
+    "DeleteManifest after",
+    "Compact before",
+    "Compact between",
+    "Compact after",
+    "DeleteSets before",
+    "DeleteSets after",
+    "DeleteEpochs before",
+    "DeleteEpochs after",
+    "DropChannels before restore",
+    "DropWorkingDirectory before restore",
+    "DropWorkingDirectory after",
+)
+
+
+def hurry() -> None:
+    """Plan after every checkpoint, and let files go at once."""
+    retention.REST = 0.0
+    retention.RETAIN = "RETAIN 0 HOURS"
+    retention.VACUUM_EVERY = 30.0
+    retention.MANY_FILES = 10
+
+
+def _die() -> None:
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _die_at(point: str) -> None:
+    name, when, *_ = point.split()
+    do, write = Retention._do, Retention._write
+
+    def dying(self: Retention, action: Any, stock: Any) -> None:
+        mine = type(action).__name__ == name != "DeleteManifest"
+        if mine and when == "before":
+            _die()
+        do(self, action, stock)
+        if mine and when == "after":
+            _die()
+
+    def writing(self: Retention, wanted: FactWanted) -> None:
+        if (name, when) in {("DeleteManifest", "before"), ("Compact", "between")}:
+            if bool(wanted.deleted) is (name == "DeleteManifest"):
+                _die()
+        write(self, wanted)
+        if wanted.deleted and (name, when) == ("DeleteManifest", "after"):
+            _die()
+
+    Retention._do = dying  # type: ignore[method-assign]
+    Retention._write = writing  # type: ignore[method-assign]
+
+
+def main(root: Path, number: int, point: str) -> None:
+    """Run the job in this process."""
+    from conftest import builder
+
+    start = builder().config("spark.absflow.storage.path", str(root / "job"))
+    for name, value in SETTINGS.items():
+        start = start.config(f"spark.absflow.{name}", value)
+    if point.endswith("restore"):
+        start = start.config("spark.absflow.restore.from", "latest")
+    spark = configure_spark_with_delta_pip(start).getOrCreate()
+    hurry()
+    if point:
+        _die_at(point)
+    run = chain(spark, root, bounded=False).start()
+    while run.is_active and run.progress().completed < number:
+        time.sleep(0.1)
+    run.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else "")

@@ -1,0 +1,181 @@
+"""What is gathered from tables and directories that are no more than dictionaries."""
+
+import json
+
+from absflow.protocol.inventory import Channel, Pending, Sink
+from absflow.storage.layout import Layout
+from absflow.storage.stock import gather
+
+ROOT = "/job"
+LAYOUT = Layout(ROOT)
+
+
+class Memory:
+    """A storage root in memory; a file ends its path."""
+
+    def __init__(self, tables, values, files):
+        self.tables, self._values, self.files = tables, values, files
+
+    def rows(self, table, columns, only=None):
+        rows = [{name: row.get(name) for name in columns} for row in self.tables[table]]
+        full = zip(rows, self.tables[table], strict=True)
+        return [r for r, whole in full if only is None or whole.get(only[0]) in only[1]]
+
+    def values(self, table, column):
+        return frozenset(self._values[table, column])
+
+    def names(self, directory):
+        inside = f"{directory}/"
+        below = (f.removeprefix(inside) for f in self.files if f.startswith(inside))
+        return sorted({name.split("/")[0] for name in below})
+
+    def read(self, path):
+        return self.files.get(path)
+
+
+def described(channel, inputs, table):
+    return {
+        "inputs": inputs,
+        "key": [["k", "int64"]],
+        "state": [],
+        "channel": channel,
+        "table": table,
+    }
+
+
+def completed(n, attempt, batches, **more):
+    stages = [{"stage": s, "batch_id": b, "lineage": [n]} for s, b in batches.items()]
+    return {
+        "kind": "COMPLETED",
+        "type": "CHECKPOINT",
+        "checkpoint_id": n,
+        "attempt": attempt,
+        "stages": stages,
+        **more,
+    }
+
+
+def trigger(n, base, kind="CHECKPOINT", attempt=2):
+    return {"checkpoint_id": n, "base_id": base, "kind": kind, "attempt": attempt}
+
+
+def memory(commits=(5, 4), triggers=(), facts=(), note=None):
+    """Stages `a` to `b`; attempt 2 was restored from 3 of attempt 1, before 4 of attempt 1."""
+    root, channel = [["x", [], True, "parquet"]], [["a", [], False, "delta"]]
+    graphs = {
+        n: {"a": described(True, root, table), "b": described(False, channel, "b")}
+        for n, table in ((1, "a"), (2, "a.2"))
+    }
+    attempts = [
+        {
+            "attempt": n,
+            "incarnation": n,
+            "kind": "STARTED",
+            "details": json.dumps(graph),
+            "restored_from": f"file:///job#{3}" if n == 2 else None,
+        }
+        for n, graph in graphs.items()
+    ]
+    ready = json.dumps({"published": {"out": 3}})
+    attempts += [
+        {"attempt": n, "incarnation": n, "kind": "READY", "details": ready} for n in graphs
+    ]
+    tables = {
+        LAYOUT.attempts: attempts,
+        LAYOUT.barriers: [trigger(4, 3, attempt=1), *triggers],
+        LAYOUT.checkpoints: [
+            completed(3, 1, {"a": 1, "b": 1}),
+            completed(4, 1, {"a": 2, "b": 2}),
+            *facts,
+        ],
+    }
+    values = {
+        (LAYOUT.state("a"), "set_id"): [3, 4],
+        (LAYOUT.state("a.2"), "set_id"): [5],
+        (LAYOUT.state("b"), "set_id"): [-3, 5],
+        (LAYOUT.channel("a", 2), "_epoch"): [5, 6, 7],
+    }
+    done = zip("ab", commits, strict=True)
+    paths = [f"{LAYOUT.spark_checkpoint(stage, 2)}/commits/{n}" for stage, n in done]
+    paths += [f"{LAYOUT.state(name)}/x" for name in ("a", "a.2", "b")]
+    paths += [f"{LAYOUT.channel('a', n)}/x" for n in (1, 2)]
+    paths += [f"{LAYOUT.work(1)}/x", f"{LAYOUT.positions_of(1)}/x", f"{LAYOUT.positions_of(2)}/x"]
+    files = dict.fromkeys(paths, "")
+    if note is not None:
+        files[LAYOUT.published("out", 2)] = str(note)
+    return Memory(tables, values, files)
+
+
+def gathered(**given):
+    return gather(memory(**given), LAYOUT, {"out": "a"}).inventory
+
+
+def test_sets_and_directories_are_what_lies_there():
+    """A stage's sets are those of all its tables, whichever attempt wrote them."""
+    there = gathered()
+    assert there.sets == {"a": {3, 4, 5}, "b": {-3, 5}}
+    assert (there.attempts, there.ready) == ({1: 0, 2: 3}, True)
+    assert (there.working, there.positions) == ({1, 2}, {1, 2})
+
+
+def test_an_epoch_is_behind_a_stage_once_its_batch_is_committed():
+    """Of reader and writer both; another attempt's batch numbers say nothing."""
+    facts = [completed(5, 2, {"a": 4, "b": 3}), completed(6, 2, {"a": 5, "b": 5})]
+    assert gathered(facts=facts).channels == (
+        Channel("a", 1),
+        Channel("a", 2, frozenset({5, 6, 7}), committed=5),
+    )
+    assert gathered(facts=facts, commits=(5, 5)).channels[1].committed == 6
+    assert gathered(facts=facts, commits=(3, 9)).channels[1].committed == 0
+    assert gathered(commits=(9, 9)).channels[1].committed == 0
+    by_hand = completed(8, 2, {"a": 0, "b": 0}, derived_from=5, incarnation=9)
+    assert gathered(facts=[*facts, by_hand]).channels[1].committed == 5
+
+
+def test_what_is_pending_and_what_is_too_new_to_tell():
+    """A fact of an id that was triggered after the triggers were read ends nothing."""
+    triggers = [trigger(5, 3), trigger(6, 3), {"kind": "END", "attempt": 2}]
+    facts = [{"checkpoint_id": 5, "kind": "ABORTED"}, {"checkpoint_id": 9, "kind": "ABORTED"}]
+    there = gathered(triggers=triggers, facts=facts)
+    assert there.pending == (Pending(6, 3),)
+    assert there.ended_id == 6
+
+
+def test_deleted_and_compacted_facts_and_savepoints():
+    """The manifest of a deleted one is read only if the job goes on from it."""
+    facts = [
+        completed(5, 2, {"a": 1}, type="SAVEPOINT"),
+        {"kind": "DELETED", "checkpoint_id": 3},
+        {"kind": "DELETED", "checkpoint_id": 4},
+        {"kind": "ABORTED", "type": "SAVEPOINT", "checkpoint_id": 8},
+        {
+            "kind": "COMPACTED",
+            "checkpoint_id": 3,
+            "stage": "b",
+            "set_id": -3,
+            "replaces": [1, 3],
+        },
+    ]
+    there = gathered(facts=facts)
+    assert (there.deleted, there.savepoints) == ({3, 4}, {5})
+    assert [c.set_id for c in there.compacted] == [-3]
+    assert {c.checkpoint_id: dict(c.lineages) for c in there.completed} == {
+        3: {"a": (3,), "b": (3,)},
+        4: {},
+        5: {"a": (5,)},
+    }
+
+
+def test_what_a_sink_holds():
+    """Its note, else what it held when the attempt began, by the attempt that took that."""
+    assert gathered().sinks == (Sink("out", "a", {1: 3}),)
+    facts = [completed(5, 2, {"a": 1})]
+    assert gathered(facts=facts, note=5).sinks == (Sink("out", "a", {2: 5}),)
+    assert gathered(note=77).sinks == (Sink("out", "a", {}),)
+
+
+def test_a_checkpoint_is_read_as_its_attempt_wrote_it():
+    """The stage's table of then, not of now."""
+    stock = gather(memory(), LAYOUT, {})
+    assert stock.columns("a", 3).table == "a"
+    assert stock.stages.newest["a"].table == "a.2"
