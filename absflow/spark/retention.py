@@ -249,7 +249,8 @@ class Retention:
         history = tables.read(self._spark, path)
         rows = history.where(F.col("set_id").isin(*fact.replaces))
         live = tables.resolved(rows, columns.key, fact.replaces)
-        own = {"set_id": F.lit(fact.set_id), "checkpoint_id": F.lit(fact.checkpoint_id)}
+        ids = {"set_id": fact.set_id, "checkpoint_id": fact.checkpoint_id}
+        own = {name: F.lit(number).cast("long") for name, number in ids.items()}
         names = (own.get(n, F.col(select.quoted(n))).alias(n) for n in history.columns)
         write = live.select(*names).write.format("delta").mode("overwrite")
         write.option("replaceWhere", f"set_id = {fact.set_id}").save(path)
