@@ -14,7 +14,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-__all__ = ["BatchDone", "QueryDied", "QueryListener"]
+__all__ = ["BatchDone", "QueryDied", "QueryIdle", "QueryListener"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,13 @@ class BatchDone:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryIdle:
+    """A query has nothing to do: no source of it has anything new."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class QueryDied:
     """A query has ended; ``error`` is None if somebody stopped it."""
 
@@ -47,7 +54,7 @@ class QueryDied:
 class QueryListener(StreamingQueryListener):
     """Translates events of the queries that it is told about, and does nothing else."""
 
-    def __init__(self, tell: Callable[[BatchDone | QueryDied], None]) -> None:
+    def __init__(self, tell: Callable[[BatchDone | QueryIdle | QueryDied], None]) -> None:
         """Use ``tell`` to put an event into the queue; it must not block."""
         self._tell = tell
 
@@ -55,7 +62,8 @@ class QueryListener(StreamingQueryListener):
         """Nothing to do: who starts a query knows it."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing to do: the next trigger's batch shows what is exhausted."""
+        """No source has had anything new for a while (``noDataProgressEventInterval``)."""
+        self._tell(QueryIdle(str(event.runId)))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A batch is done; a source whose end is its start had nothing new for it."""

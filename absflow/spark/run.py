@@ -28,7 +28,7 @@ from absflow.protocol.restarts import RestartPolicy, Restarts, on_failure
 from absflow.sinks import Sink
 from absflow.spark.batch import StageBatches
 from absflow.spark.begin import begin
-from absflow.spark.listener import BatchDone, QueryDied, QueryListener
+from absflow.spark.listener import BatchDone, QueryDied, QueryIdle, QueryListener
 from absflow.spark.plan import JobSpec, stage_pages
 from absflow.spark.publisher import PublicationFailed, Publisher
 from absflow.spark.retention import FactWanted, Retention
@@ -43,7 +43,7 @@ _LOG = logging.getLogger(__name__)
 _LOOK_EVERY_MS = 500
 
 
-_Told = Event | BatchDone | QueryDied | PublicationFailed | FactWanted | Request
+_Told = Event | BatchDone | QueryIdle | QueryDied | PublicationFailed | FactWanted | Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +288,8 @@ class Run:
         self._look_for_newer(event)
         if isinstance(event, BatchDone):
             self._batch_done(event)
+        elif isinstance(event, QueryIdle):
+            self._query_idle(event)
         elif isinstance(event, QueryDied):
             self._query_died(event)
         elif isinstance(event, FactWanted):
@@ -333,6 +335,15 @@ class Run:
         )
         for place, given in enumerate(stage.spec.inputs):
             if given.bounded and place in event.exhausted:
+                self._coordinator.handle(InputExhausted(RootInput(stage.spec.name, given.name)))
+
+    def _query_idle(self, event: QueryIdle) -> None:
+        """Bounded inputs end though no barrier makes a batch that would show it."""
+        stage = self._by_run.get(event.run_id)
+        if stage is None:
+            return
+        for given in stage.spec.inputs:
+            if given.bounded:
                 self._coordinator.handle(InputExhausted(RootInput(stage.spec.name, given.name)))
 
     def _query_died(self, event: QueryDied) -> None:
