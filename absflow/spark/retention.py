@@ -56,7 +56,10 @@ __all__ = ["FactWanted", "Retention", "SparkShelf"]
 _LOG = logging.getLogger(__name__)
 _GROUP = "absflow-retention"
 
-# A plan that took a second is followed by this many seconds without one.
+# Seconds without a plan before the first and between two. What goes a minute later costs little, a
+# plan costs a look at every table.
+EVERY = 60.0
+# A plan that took a second is followed by at least this many seconds without one.
 REST = 9.0
 # Behind each VACUUM; tests let files go at once.
 RETAIN = ""
@@ -183,7 +186,8 @@ class Retention:
     def _run(self) -> None:
         self._spark.sparkContext.setJobGroup(_GROUP, "retention")
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", _GROUP)
-        while True:
+        pause = EVERY
+        while not self._closing.wait(pause):
             self._completed.wait()
             self._completed.clear()
             started = time.monotonic()
@@ -199,8 +203,7 @@ class Retention:
                         error,
                         exc_info=True,
                     )
-            if self._closing.wait(REST * (time.monotonic() - started)):
-                return
+            pause = max(EVERY, REST * (time.monotonic() - started))
 
     def _clean(self) -> None:
         self._check_open()

@@ -45,6 +45,7 @@ POINTS = (
 
 def hurry() -> None:
     """Plan after every checkpoint, and let files go at once."""
+    retention.EVERY = 0.0
     retention.REST = 0.0
     retention.RETAIN = "RETAIN 0 HOURS"
     retention.VACUUM_EVERY = 30.0
