@@ -15,6 +15,7 @@ from typing import Any
 
 from absflow.errors import SettingsError
 from absflow.protocol.recovery import Wish, parse_wish
+from absflow.protocol.restarts import RestartPolicy
 
 __all__ = ["PREFIX", "SETTINGS", "Setting", "Settings", "describe"]
 
@@ -285,6 +286,17 @@ class Settings:
     restart_max_delay_ms: int
     restart_multiplier: float
     restart_reset_after_ms: int
+
+    @property
+    def restart_policy(self) -> RestartPolicy:
+        """When what has died or failed is tried again."""
+        return RestartPolicy(
+            self.restart_attempts,
+            self.restart_initial_delay_ms,
+            self.restart_max_delay_ms,
+            self.restart_multiplier,
+            self.restart_reset_after_ms,
+        )
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, str]) -> Settings:

@@ -109,6 +109,14 @@ class JobSpec:
     frames: Mapping[str, DataFrame]
     sinks: Mapping[str, Sink]
 
+    def immediate_sinks(self, stage: str) -> dict[str, Sink]:
+        """The sinks that a stage's batches write, by name."""
+        return {
+            node.name: self.sinks[node.name]
+            for node in self.graph.sinks.values()
+            if node.stage == stage and not node.on_checkpoint
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class ControlStart:

@@ -24,8 +24,7 @@ from absflow.columnar.stage import StageSpec
 from absflow.errors import FencedError, JobFailedError, SettingsError, StorageError
 from absflow.graph import fingerprint
 from absflow.protocol.messages import Event, InputExhausted, RootInput, StopRequested, Tick
-from absflow.protocol.restarts import RestartPolicy, Restarts, on_failure
-from absflow.sinks import Sink
+from absflow.protocol.restarts import Restarts, on_failure
 from absflow.spark.batch import StageBatches
 from absflow.spark.begin import begin
 from absflow.spark.listener import BatchDone, QueryDied, QueryIdle, QueryListener
@@ -355,7 +354,7 @@ class Run:
                 f"the query of stage {stage.spec.name!r} was stopped from outside of the job, "
                 "which cannot go on without it; start the job again, and stop it by run.stop()"
             )
-        policy = self._restart_policy()
+        policy = self._settings.restart_policy
         now = _now_ms()
         stage.restarts, delay = on_failure(policy, stage.restarts, stage.started_ms, now)
         cause = stage.query.exception() if stage.query is not None else None
@@ -390,7 +389,7 @@ class Run:
             self._files,
             channel=self._graph.has_channel(name),
             restored=origin.checkpoint_id if origin else 0,
-            sinks=self._immediate_sinks(name),
+            sinks=self._job.immediate_sinks(name),
             appender=stage.appender,
             drain=self._savepoints.drain,
             max_held_bytes=self._settings.alignment_max_held_bytes,
@@ -410,14 +409,6 @@ class Run:
         stage.run_id = str(stage.query.runId)
         self._by_run[stage.run_id] = stage
 
-    def _immediate_sinks(self, stage: str) -> dict[str, Sink]:
-        nodes = self._graph.sinks.values()
-        return {
-            node.name: self._job.sinks[node.name]
-            for node in nodes
-            if node.stage == stage and not node.on_checkpoint
-        }
-
     def _start_publisher(self) -> Publisher:
         return Publisher(
             self._spark,
@@ -427,19 +418,9 @@ class Run:
             self._attempt,
             self._begun.owed_publications,
             self._begun.newest_completed,
-            self._restart_policy(),
+            self._settings.restart_policy,
             self._begun.fence,
             self._events.put,
-        )
-
-    def _restart_policy(self) -> RestartPolicy:
-        settings = self._settings
-        return RestartPolicy(
-            settings.restart_attempts,
-            settings.restart_initial_delay_ms,
-            settings.restart_max_delay_ms,
-            settings.restart_multiplier,
-            settings.restart_reset_after_ms,
         )
 
     def _end(self) -> None:
