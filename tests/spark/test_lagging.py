@@ -235,7 +235,7 @@ def test_what_a_stop_left_pending_says_so(spark: SparkSession, lagging: Lagging)
     assert reasons <= {"HELD_TOO_MUCH", "JOB_STOPPED"}
     attempts = spark.read.format("delta").load(str(lagging.root / "job" / "attempts")).collect()
     kinds = [row.kind for row in sorted(attempts, key=lambda row: (row.incarnation, row.at))]
-    assert kinds == ["STARTED", "ENDED", "DRIVER", "ENDED", "DRIVER", "ENDED"]
+    assert kinds == ["STARTED", "READY", "ENDED", "DRIVER", "ENDED", "DRIVER", "ENDED"]
 
 
 def test_only_what_ended_got_an_end(spark: SparkSession, lagging: Lagging) -> None:
