@@ -11,7 +11,7 @@ export SPARK_LOCAL_IP := 127.0.0.1
 # Another Spark on this machine must not take the place of the one that setup.cfg pins.
 unexport SPARK_HOME
 
-.PHONY: help java setup demo test lint check chaos bench clean
+.PHONY: help java setup demo test soak lint check chaos bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s  %s\n", $$1, $$2}' Makefile
@@ -23,6 +23,9 @@ demo: setup ## run the flights job on this machine
 
 test: setup ## run all tests
 	@$(BIN)/python -m pytest
+
+soak: setup ## the tests that take many minutes each
+	@$(BIN)/python -m pytest -m soak
 
 lint: setup ## ruff, mypy, direction of imports
 	@$(BIN)/ruff check .

@@ -27,7 +27,7 @@ from absflow.storage import select
 from absflow.storage.layout import Layout
 from absflow.storage.stock import gather
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 ENOUGH = 500  # files; one is read in a batch, and none of the runs comes to their end
 STAGES = (("left", "k"), ("tally", "g"))
