@@ -21,7 +21,7 @@ setup: java .venv/.setup ## make .venv with absflow and its tools (again when se
 demo: setup ## run the flights job on this machine
 	@$(BIN)/spark-submit --properties-file conf/flights.conf jobs/flights.py
 
-test: setup ## run all tests
+test: setup ## run the tests, but for those of soak and chaos
 	@$(BIN)/python -m pytest
 
 soak: setup ## the tests that take many minutes each
