@@ -7,7 +7,7 @@ from chaos import Round, play
 from lives import Death
 from victims import Generator
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 # `make chaos` kills at all points, in random orders; here each kind of write is met once.
 DEATHS = [
