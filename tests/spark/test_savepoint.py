@@ -93,9 +93,9 @@ def test_the_command_line_stops_the_job_with_a_drained_savepoint(
         asked = subprocess.Popen(
             [*command, "--storage", str(tmp_path / "job")], stdout=subprocess.PIPE, text=True
         )
-        while asked.poll() is None:  # the source goes on while the savepoint is taken
-            next(files)
+        for _ in itertools.islice(files, 8):  # the source goes on while the savepoint is taken
             run.await_termination(timeout=0.5)
+        assert asked.wait(timeout=200) == 0
         assert run.await_termination(timeout=60)
         assert run.unflushed == {"left": 0}
     row = facts(spark, tmp_path / "job")[-1]
