@@ -248,7 +248,12 @@ def check_unchanged(graph: Graph, before: dict[str, dict[str, object]]) -> None:
     differences += [f"stage {name!r} is new" for name in sorted(now.keys() - before.keys())]
     for name in sorted(now.keys() & before.keys()):
         for part, value in now[name].items():
-            if value != before[name][part]:
+            if value == before[name][part]:
+                continue
+            if part == "channel":
+                how = "writes a channel now" if value else "writes no channel any more"
+                differences.append(f"stage {name!r} {how}")
+            else:
                 differences.append(f"{part} of stage {name!r} was {before[name][part]}, is {value}")
     if differences:
         raise GraphError(
