@@ -145,10 +145,16 @@ class Graph:
     sinks: Mapping[str, SinkNode]
     upgrades: Mapping[str, Upgrade]
 
+    @property
+    def published(self) -> dict[str, str]:
+        """The stage of each on-checkpoint sink, by the sink's name."""
+        return {s.name: s.stage for s in self.sinks.values() if s.on_checkpoint}
+
     def has_channel(self, stage: str) -> bool:
         """Whether another stage reads this one, or its rows wait for a checkpoint."""
-        waits = any(s.on_checkpoint and s.stage == stage for s in self.sinks.values())
-        return waits or any(stage in names for names in self.upstream.values())
+        return stage in self.published.values() or any(
+            stage in names for names in self.upstream.values()
+        )
 
 
 def check(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from absflow.errors import NotFoundError, StorageError
 from absflow.protocol import recovery
-from absflow.protocol.checkpoints import Fact, FactKind, FailureReason
+from absflow.protocol.checkpoints import TERMINAL, Fact, FactKind, FailureReason
 from absflow.protocol.handwriting import written_of
 from absflow.protocol.line import Line, segments
 from absflow.protocol.lookup import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["History", "history"]
 
-_ENDS = "('COMPLETED', 'ABORTED')"
+_ENDS = str(tuple(sorted(TERMINAL)))
 _FACTS = "('COMPLETED', 'ABORTED', 'DELETED')"
 
 

@@ -24,6 +24,7 @@ from pyarrow.fs import FileSelector, FileSystem, FileType, SubTreeFileSystem
 
 from absflow.errors import NotFoundError, StorageError
 from absflow.protocol.checkpoints import (
+    AttemptFact,
     Fact,
     FactKind,
     FailureReason,
@@ -32,7 +33,6 @@ from absflow.protocol.checkpoints import (
     StageReport,
     Status,
 )
-from absflow.protocol.handwriting import WRITTEN
 from absflow.protocol.inventory import Action, RetentionPolicy
 from absflow.protocol.lookup import (
     StageColumns,
@@ -140,7 +140,7 @@ class Reader:
     def _stages(self) -> Stages:
         rows = self._read(
             self._layout.attempts,
-            ds.field("kind").isin(["STARTED", WRITTEN]),
+            ds.field("kind").isin([AttemptFact.STARTED.value, AttemptFact.WRITTEN.value]),
             ["attempt", "incarnation", "kind", "details"],
         )
         return stages_of(rows)
@@ -203,7 +203,7 @@ class Reader:
 
     def retention(self, policy: RetentionPolicy) -> RetentionRecord:
         """What retention would do now, and why the rest stays."""
-        started = ds.field("kind") == "READY"
+        started = ds.field("kind") == AttemptFact.READY.value
         ready = self._read(self._layout.attempts, started, ["attempt", "details"])
         newest = max(ready, key=lambda row: int(row["attempt"]), default=None)
         sinks = json.loads(newest["details"]).get("on_checkpoint", {}) if newest else {}
@@ -224,7 +224,9 @@ class Reader:
         rows = self._read(self._layout.attempts, None, ["incarnation", "kind"])
         newest = max(row["incarnation"] for row in rows)
         ends = (r["kind"] for r in rows if r["incarnation"] == newest)
-        return newest, next((kind.lower() for kind in ends if kind in {"ENDED", "FAILED"}), "")
+        return newest, next(
+            (kind.lower() for kind in ends if kind in {AttemptFact.ENDED, AttemptFact.FAILED}), ""
+        )
 
     def answer(self, request: str) -> dict[str, Any] | None:
         """The row of ``checkpoints`` that answers a request; None while there is none."""

@@ -79,6 +79,26 @@ class FactKind(Enum):
     DELETED = "DELETED"
 
 
+# The kinds of the facts that end a checkpoint, as rows have them.
+TERMINAL = frozenset({FactKind.COMPLETED.value, FactKind.ABORTED.value})
+
+
+class AttemptFact(str, Enum):
+    """The facts of the ``attempts`` table.
+
+    STARTED opens an attempt and describes its stages; DRIVER is a later driver that goes on with
+    it; READY says that all it needs is there; ENDED and FAILED say how a driver ended. WRITTEN is
+    of no attempt: :mod:`absflow.protocol.handwriting`.
+    """
+
+    STARTED = "STARTED"
+    DRIVER = "DRIVER"
+    READY = "READY"
+    ENDED = "ENDED"
+    FAILED = "FAILED"
+    WRITTEN = "WRITTEN"
+
+
 @dataclass(frozen=True, slots=True)
 class StageReport:
     """What one stage says of its snapshot, once its channel and sinks have committed.

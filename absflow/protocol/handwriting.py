@@ -27,7 +27,6 @@ from absflow.protocol.checkpoints import Kind, Manifest, StageManifest, StageRep
 
 __all__ = [
     "NO_ATTEMPT",
-    "WRITTEN",
     "Written",
     "compose",
     "cut_of",
@@ -36,8 +35,7 @@ __all__ = [
     "written_of",
 ]
 
-# The fact's kind in `attempts`, and the attempt in it, and in the trigger, that is nobody's.
-WRITTEN = "WRITTEN"
+# The attempt in the WRITTEN fact, and in the trigger: nobody's.
 NO_ATTEMPT = 0
 
 # A stage, or a whole graph, as :func:`absflow.graph.describe` says it.

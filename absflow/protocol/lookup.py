@@ -12,8 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from absflow.errors import NotFoundError
-from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Status, status_of
-from absflow.protocol.handwriting import NO_ATTEMPT, WRITTEN
+from absflow.protocol.checkpoints import (
+    AttemptFact,
+    Fact,
+    FactKind,
+    FailureReason,
+    Status,
+    status_of,
+)
+from absflow.protocol.handwriting import NO_ATTEMPT
 
 __all__ = [
     "StageColumns",
@@ -91,9 +98,12 @@ def stages_of(rows: Iterable[Mapping[str, Any]]) -> Stages:
     """
     # What an attempt says of a stage goes before what a savepoint written by hand does.
     described = [
-        ((row["attempt"], 0 if row["kind"] == "STARTED" else row["incarnation"]), row["details"])
+        (
+            (row["attempt"], 0 if row["kind"] == AttemptFact.STARTED else row["incarnation"]),
+            row["details"],
+        )
         for row in rows
-        if row["kind"] in {"STARTED", WRITTEN}
+        if row["kind"] in {AttemptFact.STARTED, AttemptFact.WRITTEN}
     ]
     return Stages(
         {

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from absflow.protocol.checkpoints import Manifest
+from absflow.protocol.checkpoints import AttemptFact, Manifest
 
 __all__ = [
     "Attempt",
@@ -122,8 +122,8 @@ Start = Begin | GoOn | Restore
 def attempts_of(rows: Iterable[Mapping[str, Any]]) -> list[Attempt]:
     """The attempts in rows of the ``attempts`` table, by number."""
     rows = list(rows)
-    ready = {row["attempt"] for row in rows if row["kind"] == "READY"}
-    started = [row for row in rows if row["kind"] == "STARTED"]
+    ready = {row["attempt"] for row in rows if row["kind"] == AttemptFact.READY}
+    started = [row for row in rows if row["kind"] == AttemptFact.STARTED]
     return [
         Attempt(
             row["attempt"],

@@ -20,7 +20,6 @@ driver has started.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -149,7 +148,7 @@ class StageBatches:
         )
         pages = frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            self._batch(pages, batch_id, _now_ms())
+            self._batch(pages, batch_id, tables.now_ms())
         except Py4JJavaError as error:
             if "java.lang.InterruptedException" in str(error):
                 raise _StoppedError from None
@@ -167,7 +166,7 @@ class StageBatches:
             epochs += [n + 1 for n in sorted(control.snapshots)]
         self._write_sinks(pages, batch_id, [e for e in epochs if e <= (seen["epoch"] or 0)])
         self._rows_out += seen["rows"] or 0
-        commit_ms = _now_ms() - started_ms
+        commit_ms = tables.now_ms() - started_ms
         if control is None:
             return
         self._note_arrivals(control, batch_id, started_ms)
@@ -176,7 +175,7 @@ class StageBatches:
             for n, (rows, *_) in sorted(control.snapshots.items())
             if rows
         }
-        sync_ms = _now_ms() - started_ms - commit_ms
+        sync_ms = tables.now_ms() - started_ms - commit_ms
         commit_ms += self._forward(pages, batch_id)
         self._save_alignment(batch_id, control.after)
         self._report(control, staged, batch_id, started_ms, sync_ms, commit_ms)
@@ -318,7 +317,7 @@ class StageBatches:
 
     def _forward(self, pages: DataFrame, batch_id: int) -> int:
         """Commit the batch's barriers to the channel; the time it took in ms."""
-        started = _now_ms()
+        started = tables.now_ms()
         if self._channel is None:
             return 0
         kinds = [PageKind.BARRIER.value, PageKind.END.value]
@@ -336,7 +335,7 @@ class StageBatches:
         note = {"rows": ", ".join(words), "stage": self._spec.name, "batch": batch_id}
         self._fence.check()
         tables.append(frame, self._channel, self._channel_app, 2 * batch_id + 1, note)
-        return _now_ms() - started
+        return tables.now_ms() - started
 
     def _report(
         self,
@@ -458,7 +457,3 @@ def _digest(rows: DataFrame) -> tuple[int, int]:
     hashed = F.sum(F.xxhash64(*columns).cast("decimal(38,0)"))
     row = rows.agg(F.count("*").alias("rows"), hashed.alias("digest")).collect()[0]
     return int(row["rows"]), int(row["digest"] or 0)
-
-
-def _now_ms() -> int:
-    return round(time.time() * 1000)

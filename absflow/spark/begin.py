@@ -14,31 +14,30 @@ restored, it is discarded and restored again under the next number.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from absflow.errors import GraphError, RestoreError
-from absflow.graph import check_unchanged, describe, fingerprint, topology
+from absflow.graph import check_unchanged, describe, topology
 from absflow.protocol import publication, recovery
-from absflow.protocol.handwriting import WRITTEN, Written, written_of
+from absflow.protocol.checkpoints import AttemptFact
+from absflow.protocol.handwriting import written_of
 from absflow.protocol.messages import Action, Policy
 from absflow.protocol.publication import Publication
 from absflow.protocol.recovery import Origin, Restore
 from absflow.settings import Settings
+from absflow.spark.claim import Claim
 from absflow.spark.driver import CoordinatorDriver, Tables
 from absflow.spark.plan import ControlStart, JobSpec
 from absflow.spark.publisher import published_by
 from absflow.spark.restore import RestorePlan, carry_out, plan_restore
 from absflow.storage import tables
-from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
-from absflow.storage.lock import RootLock, hold
+from absflow.storage.lock import hold
 
 __all__ = ["Begun", "begin", "plan", "rows_of"]
 
@@ -50,32 +49,26 @@ class Begun:
     Attributes:
         layout: where its things lie.
         attempt: its number.
-        incarnation: this driver's.
+        claim: what this driver writes its facts by.
         origin: what the attempt was restored from.
         control: from where its stages read the control tables.
         state_tables: name of the state history of each stage.
-        attempts: the table, for the driver's further facts.
         coordinator: the coordinator as the facts have it.
         owed: what it must do before anything else.
         owed_publications: by on-checkpoint sink, what must be published before anything else.
         newest_completed: the newest completed checkpoint on the line; 0 if there is none.
-        fence: tells this driver of a newer one.
-        lock: of the storage root; to be released once nothing of the job runs.
     """
 
     layout: Layout
     attempt: int
-    incarnation: int
+    claim: Claim
     origin: Origin | None
     control: ControlStart
     state_tables: Mapping[str, str]
-    attempts: tables.DriverTable
     coordinator: CoordinatorDriver
     owed: tuple[Action, ...]
     owed_publications: Mapping[str, Sequence[Publication]]
     newest_completed: int
-    fence: Fence
-    lock: RootLock
 
 
 def plan(spark: SparkSession, job: JobSpec) -> RestorePlan | None:
@@ -108,8 +101,9 @@ def begin(spark: SparkSession, job: JobSpec) -> Begun:
     layout = Layout(files.qualified(job.settings.storage_path))
     lock = hold(layout.root, lambda: _decide(spark, files, job, layout))
     try:
-        decided = _decide(spark, files, job, layout)
-        return _Beginning(spark, files, job, layout, lock, *decided).begin()
+        rows, start, planned = _decide(spark, files, job, layout)
+        claim = Claim(spark, files, job, layout, lock, rows)
+        return _Beginning(spark, files, job, layout, claim, rows, start, planned).begin()
     except BaseException:
         lock.release()
         raise
@@ -129,7 +123,7 @@ def _decide(
                 f"checkpoint {planned.origin} cannot be restored, and nothing was changed: "
                 + "; ".join(planned.problems)
             )
-    started = _details(rows, start.attempt, "STARTED")
+    started = _details(rows, start.attempt, AttemptFact.STARTED)
     if started is not None:
         check_unchanged(job.graph, started)
     return rows, start, planned
@@ -144,7 +138,7 @@ class _Beginning:
         files: Files,
         job: JobSpec,
         layout: Layout,
-        lock: RootLock,
+        claim: Claim,
         rows: Sequence[Mapping[str, Any]],
         start: recovery.Start,
         planned: RestorePlan | None,
@@ -157,73 +151,57 @@ class _Beginning:
         self._start = start
         self._planned = planned
         self._attempt = start.attempt
-        self._incarnation = max((row["incarnation"] for row in rows), default=0) + 1
-        self._lock = lock
-        self._fence = Fence(files.exists, files.read, layout.attempts, self._incarnation, lock)
-        self._fingerprint = fingerprint(job.graph)
+        self._claim = claim
 
     def begin(self) -> Begun:
         """Claim, prepare, say READY."""
-        started = _details(self._rows, self._attempt, "STARTED")
+        started = _details(self._rows, self._attempt, AttemptFact.STARTED)
         state_tables = self._state_tables(started)
         # A sink that cannot be used is refused before the claim: an attempt that was claimed and
         # never got ready rewinds the job, for the next start makes the same restore again.
-        for name, sink in self._job.sinks.items():
-            stage = self._job.graph.stages[self._job.graph.sinks[name].stage]
-            sink.prepare(self._spark, stage.output)
-        attempts = self._own(self._layout.attempts, tables.ATTEMPTS)
+        self._job.prepare_sinks(self._spark)
         if started is not None:
-            attempts.append(self._fact("DRIVER"))
+            self._claim.say(self._attempt, AttemptFact.DRIVER)
         else:
             described = {
                 name: {**stage, "table": state_tables[name]}
                 for name, stage in describe(self._job.graph).items()
             }
             source = str(self._planned.origin) if self._planned else None
-            attempts.append({**self._fact("STARTED", described), "restored_from": source})
+            self._claim.say(self._attempt, AttemptFact.STARTED, described, source)
         self._create_tables(state_tables)
-        written = Tables(
-            barriers=self._claimed(self._layout.barriers, tables.BARRIERS),
-            overtakes=self._claimed(self._layout.overtakes, tables.OVERTAKES),
-            checkpoints=self._claimed(self._layout.checkpoints, tables.CHECKPOINTS),
-            attempt=self._attempt,
-            incarnation=self._incarnation,
-            fingerprint=self._fingerprint,
-        )
-        ready = _details(self._rows, self._attempt, "READY")
+        written = self._claim.tables(self._attempt)
+        ready = _details(self._rows, self._attempt, AttemptFact.READY)
         if ready is None:
             ready = self._prepare()
-            attempts.append(self._fact("READY", ready))
+            self._claim.say(self._attempt, AttemptFact.READY, ready)
         origin = self._origin()
         state, owed = written.recover(
-            topology(self._job.graph), self._policy(), _now_ms(), origin, full=ready["full"]
+            topology(self._job.graph), self._policy(), tables.now_ms(), origin, full=ready["full"]
         )
         return Begun(
             layout=self._layout,
             attempt=self._attempt,
-            incarnation=self._incarnation,
+            claim=self._claim,
             origin=origin,
             control=ControlStart(*ready["control"]),
             state_tables=state_tables,
-            attempts=attempts,
-            coordinator=CoordinatorDriver(written, state, _now_ms),
+            coordinator=CoordinatorDriver(written, state, tables.now_ms),
             owed=owed,
-            owed_publications=self._owed_publications(ready, *written.completed()),
+            owed_publications=self._owed_publications(ready, written),
             newest_completed=state.completed_id or (origin.checkpoint_id if origin else 0),
-            fence=self._fence,
-            lock=self._lock,
         )
 
     def _owed_publications(
-        self,
-        ready: Mapping[str, Any],
-        completed: Mapping[int, int],
-        written: Mapping[int, Written],
+        self, ready: Mapping[str, Any], facts: Tables
     ) -> dict[str, list[Publication]]:
+        if not self._job.graph.published:
+            return {}
+        completed, written = facts.completed()
         attempts = [a for a in recovery.attempts_of(self._rows) if a.attempt != self._attempt]
         attempts.append(recovery.Attempt(self._attempt, self._origin(), ready=True))
         owed: dict[str, list[Publication]] = {}
-        for name in self._on_checkpoint():
+        for name in self._job.graph.published:
             if name not in ready["published"]:
                 raise GraphError(
                     f"on-checkpoint sink {name!r} is new, and what it has missed cannot be told; "
@@ -241,19 +219,16 @@ class _Beginning:
         A sink that the job has not written to gets the rows after the checkpoint only.
         """
         if self._planned is None:
-            return dict.fromkeys(self._on_checkpoint(), 0)
+            return dict.fromkeys(self._job.graph.published, 0)
         upto = self._planned.cut
         held: dict[str, int] = {}
-        for name in self._on_checkpoint():
+        for name in self._job.graph.published:
             before = self._planned.sinks[name]
-            noted = published_by(self._files, self._layout, self._planned.began_in, name)
+            noted = published_by(self._files, self._layout, self._planned.taken_in, name)
             known = (before.published, noted, self._planned.published.get(name))
             last = next((n for n in known if n is not None), upto)
             held[name] = upto if before.new else min(last, upto)
         return held
-
-    def _on_checkpoint(self) -> list[str]:
-        return [n for n, node in self._job.graph.sinks.items() if node.on_checkpoint]
 
     def _prepare(self) -> dict[str, Any]:
         """What a new attempt needs; the details of its READY fact."""
@@ -268,7 +243,7 @@ class _Beginning:
             "full": self._planned is not None and self._planned.full,
             "sinks": {n: sink.position(self._spark) for n, sink in self._job.sinks.items()},
             "published": self._published(),
-            "on_checkpoint": {n: self._job.graph.sinks[n].stage for n in self._on_checkpoint()},
+            "on_checkpoint": self._job.graph.published,
         }
 
     def _origin(self) -> Origin | None:
@@ -277,34 +252,11 @@ class _Beginning:
         known = recovery.attempts_of(self._rows)
         return next((a.origin for a in known if a.attempt == self._attempt), None)
 
-    def _fact(self, kind: str, details: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        return {
-            "attempt": self._attempt,
-            "incarnation": self._incarnation,
-            "kind": kind,
-            "at": tables.timestamp(_now_ms()),
-            "fingerprint": self._fingerprint,
-            "details": None if details is None else json.dumps(details),
-        }
-
-    def _own(self, path: str, schema: pa.Schema) -> tables.DriverTable:
-        driver = f"{self._job.graph.job}/driver"
-        return tables.DriverTable(
-            self._spark, self._files, path, schema, driver, self._incarnation, self._fence
-        )
-
-    def _claimed(self, path: str, schema: pa.Schema) -> tables.DriverTable:
-        """A table in which no older driver can commit from here on."""
-        table = self._own(path, schema)
-        if not self._lock.held:
-            table.claim()
-        return table
-
     def _state_tables(self, started: Mapping[str, Any] | None) -> dict[str, str]:
         """Which state history each stage writes; :func:`absflow.protocol.recovery.table_of`."""
         if started is not None:
             return {name: stage["table"] for name, stage in started.items()}
-        kinds = {"STARTED", WRITTEN}
+        kinds = {AttemptFact.STARTED, AttemptFact.WRITTEN}
         graphs = [json.loads(r["details"]) for r in self._rows if r["kind"] in kinds]
         used = {stage["table"] for graph in graphs for stage in graph.values()}
         planned = self._planned if self._planned and not self._planned.fork else None
@@ -375,7 +327,3 @@ def _details(rows: Sequence[Mapping[str, Any]], attempt: int, kind: str) -> dict
         if row["attempt"] == attempt and row["kind"] == kind:
             return dict(json.loads(row["details"]))
     return None
-
-
-def _now_ms() -> int:
-    return round(time.time() * 1000)

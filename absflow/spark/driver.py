@@ -12,6 +12,7 @@ from absflow.errors import JobFailedError, StorageError
 from absflow.protocol import coordinator
 from absflow.protocol.alignment import Barrier
 from absflow.protocol.checkpoints import (
+    TERMINAL,
     Fact,
     FactKind,
     FailureReason,
@@ -52,7 +53,6 @@ __all__ = ["Answer", "CoordinatorDriver", "Tables", "manifest_of"]
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_WAIT_MS = 500
-_ENDS = {FactKind.COMPLETED.value, FactKind.ABORTED.value}
 
 
 class Tables:
@@ -215,7 +215,7 @@ class Tables:
             if row["kind"] == Kind.END.value and row["attempt"] == self._attempt
         }
         rows_there = self._checkpoints.rows()
-        terminal = [row for row in rows_there if row["kind"] in _ENDS]
+        terminal = [row for row in rows_there if row["kind"] in TERMINAL]
         facts = tuple(
             Fact(row["checkpoint_id"], FactKind(row["kind"]), request=row["request"] or "")
             for row in terminal

@@ -109,6 +109,15 @@ class JobSpec:
     frames: Mapping[str, DataFrame]
     sinks: Mapping[str, Sink]
 
+    def prepare_sinks(self, spark: SparkSession) -> None:
+        """See that each sink can be used; :meth:`absflow.Sink.prepare`.
+
+        Raises:
+            GraphError: a sink's table is another one.
+        """
+        for name, node in self.graph.sinks.items():
+            self.sinks[name].prepare(spark, self.graph.stages[node.stage].output)
+
     def immediate_sinks(self, stage: str) -> dict[str, Sink]:
         """The sinks that a stage's batches write, by name."""
         return {

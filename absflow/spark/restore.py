@@ -29,8 +29,8 @@ from absflow.columnar.stage import StageSpec
 from absflow.errors import NotFoundError, RestoreError
 from absflow.graph import Upgrade, describe
 from absflow.protocol import alignment, recovery
-from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Manifest
-from absflow.protocol.handwriting import WRITTEN, cut_of, written_of
+from absflow.protocol.checkpoints import AttemptFact, Fact, FactKind, FailureReason, Manifest
+from absflow.protocol.handwriting import cut_of, written_of
 from absflow.protocol.line import latest
 from absflow.protocol.lookup import no_checkpoint
 from absflow.protocol.recovery import Origin, Restore, StageFit
@@ -66,7 +66,7 @@ class RestorePlan:
         sinks: what happens to each sink.
         tables: name of the state history of each stage in the checkpoint.
         keys: its key columns there.
-        began_in: the attempt that took the checkpoint; 0 if it was written from nothing.
+        taken_in: the attempt that took the checkpoint; 0 if it was written from nothing.
         cut: the checkpoint that positions and sinks are of: another one if it was written by hand,
             0 if it was written from nothing.
         published: what each on-checkpoint sink held when that attempt began.
@@ -83,7 +83,7 @@ class RestorePlan:
     sinks: Mapping[str, SinkRestore]
     tables: Mapping[str, str]
     keys: Mapping[str, Sequence[str]]
-    began_in: int
+    taken_in: int
     cut: int
     published: Mapping[str, int]
     differences: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ class RestorePlan:
         return {
             "restores": True,
             "origin": {"root": self.origin.root, "checkpoint_id": self.origin.checkpoint_id},
-            "taken_in_attempt": self.began_in,
+            "taken_in_attempt": self.taken_in,
             "attempt": self.attempt,
             "fork": self.fork,
             "next_checkpoint_full": self.full,
@@ -210,7 +210,7 @@ def plan_restore(
         sinks=sinks,
         tables={name: described["table"] for name, described in taken.described.items()},
         keys={n: [k for k, _ in described["key"]] for n, described in taken.described.items()},
-        began_in=taken.attempt,
+        taken_in=taken.attempt,
         cut=taken.cut,
         published=taken.published,
         differences=matched.differences,
@@ -258,17 +258,17 @@ def find(spark: SparkSession, files: Files, root: str, checkpoint_id: int | None
     details = {
         r["kind"]: json.loads(r["details"])
         for r in sorted(rows, key=lambda r: int(r["incarnation"]))
-        if (r["kind"] in {"STARTED", "READY"} and r["attempt"] == fact.attempt)
-        or (r["kind"] == WRITTEN and r["incarnation"] == fact.incarnation)
+        if (r["kind"] in {AttemptFact.STARTED, AttemptFact.READY} and r["attempt"] == fact.attempt)
+        or (r["kind"] == AttemptFact.WRITTEN and r["incarnation"] == fact.incarnation)
     }
     return Taken(
         Origin(root, checkpoint_id),
         manifest,
         fact.attempt,
         cut_of(checkpoint_id, written),
-        details[WRITTEN if checkpoint_id in written else "STARTED"],
-        details["READY"]["sinks"],
-        details["READY"]["published"],
+        details[AttemptFact.WRITTEN if checkpoint_id in written else AttemptFact.STARTED],
+        details[AttemptFact.READY]["sinks"],
+        details[AttemptFact.READY]["published"],
     )
 
 

@@ -158,9 +158,9 @@ class Retention:
         self._spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
         self._files = Files(self._spark)
         self._layout = layout
-        settings, sinks = job.settings, job.graph.sinks.values()
+        settings = job.settings
         self._policy = RetentionPolicy(settings.checkpoint_retained, settings.lineage_max_sets)
-        self._sinks = {node.name: node.stage for node in sinks if node.on_checkpoint}
+        self._sinks = job.graph.published
         self._fence = fence
         self._tell = tell
         self._started = time.monotonic()

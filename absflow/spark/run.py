@@ -10,7 +10,6 @@ import logging
 import queue
 import signal
 import threading
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from absflow.columnar.pages import PageKind
 from absflow.columnar.stage import StageSpec
 from absflow.errors import FencedError, JobFailedError, SettingsError, StorageError
-from absflow.graph import fingerprint
+from absflow.protocol.checkpoints import AttemptFact
 from absflow.protocol.messages import Event, InputExhausted, RootInput, StopRequested, Tick
 from absflow.protocol.restarts import Restarts, on_failure
 from absflow.spark.batch import StageBatches
@@ -110,7 +109,8 @@ class Run:
         self._attempt = self._begun.attempt
         self._coordinator = self._begun.coordinator
         self._savepoints = Savepoints(
-            self._coordinator, Requests(spark, self._files, self._layout, self._begun.incarnation)
+            self._coordinator,
+            Requests(spark, self._files, self._layout, self._begun.claim.incarnation),
         )
         self._unflushed: dict[str, int] = {}
         self._stages: dict[str, _StageQuery] = {}
@@ -221,7 +221,7 @@ class Run:
         self._spark.streams.addListener(self._listener)
         self._publisher = self._start_publisher()
         self._retention = Retention(
-            self._spark, self._job, self._layout, self._begun.fence, self._events.put
+            self._spark, self._job, self._layout, self._begun.claim.fence, self._events.put
         )
         self._coordinator.on_completed = self._completed
         try:
@@ -235,7 +235,7 @@ class Run:
                     self._begun.state_tables[name],
                     self._attempt,
                     self._files,
-                    self._begun.fence,
+                    self._begun.claim.fence,
                     self._events.put,
                 )
                 self._stages[name] = _StageQuery(spec, appender)
@@ -243,7 +243,7 @@ class Run:
                 self._start_query(stage)
         except BaseException:
             self._stop_queries()
-            self._begun.lock.release()
+            self._begun.claim.lock.release()
             raise
         self._thread.start()
         if self._settings.savepoint_on_sigterm:
@@ -270,7 +270,7 @@ class Run:
             stop = False
             while not stop:
                 stop = self._turn()
-            self._savepoints.poll(_now_ms())  # who asks now is refused
+            self._savepoints.poll(tables.now_ms())  # who asks now is refused
             self._failure = self._coordinator.failure
         except BaseException as error:
             self._failure = _failed(error)
@@ -294,7 +294,7 @@ class Run:
         elif isinstance(event, FactWanted):
             event.write(self._coordinator)
         elif isinstance(event, Request):
-            stop = self._savepoints.obey(event, _now_ms())
+            stop = self._savepoints.obey(event, tables.now_ms())
         elif isinstance(event, PublicationFailed):
             raise JobFailedError(
                 f"job {self._graph.job!r} gave up: checkpoint {event.checkpoint_id} could not be "
@@ -303,7 +303,7 @@ class Run:
             ) from event.error
         elif event is not None:
             stop = self._coordinator.handle(event)
-        now = _now_ms()
+        now = tables.now_ms()
         stop = self._savepoints.poll(now) or stop
         for stage in self._stages.values():
             if stage.restart_at_ms is not None and now >= stage.restart_at_ms:
@@ -316,11 +316,11 @@ class Run:
 
     def _look_for_newer(self, event: _Told | None) -> None:
         """Whether this driver must stop; a query that died may have done so because of that."""
-        now = _now_ms()
+        now = tables.now_ms()
         if isinstance(event, QueryDied) or now - self._looked_ms >= _LOOK_EVERY_MS:
             self._looked_ms = now
             try:
-                self._begun.fence.check()
+                self._begun.claim.fence.check()
             except StorageError:  # the next look may do better, and each write looks for itself
                 _LOG.warning("could not look for a newer driver", exc_info=True)
 
@@ -355,7 +355,7 @@ class Run:
                 "which cannot go on without it; start the job again, and stop it by run.stop()"
             )
         policy = self._settings.restart_policy
-        now = _now_ms()
+        now = tables.now_ms()
         stage.restarts, delay = on_failure(policy, stage.restarts, stage.started_ms, now)
         cause = stage.query.exception() if stage.query is not None else None
         told = _told(event.error)
@@ -393,11 +393,11 @@ class Run:
             appender=stage.appender,
             drain=self._savepoints.drain,
             max_held_bytes=self._settings.alignment_max_held_bytes,
-            fence=self._begun.fence,
+            fence=self._begun.claim.fence,
             tell=self._events.put,
         )
         stage.restart_at_ms = None
-        stage.started_ms = _now_ms()
+        stage.started_ms = tables.now_ms()
         stage.query = (
             pages.writeStream.foreachBatch(batches)
             .queryName(f"{self._graph.job}/{name}")
@@ -419,7 +419,7 @@ class Run:
             self._begun.owed_publications,
             self._begun.newest_completed,
             self._settings.restart_policy,
-            self._begun.fence,
+            self._begun.claim.fence,
             self._events.put,
         )
 
@@ -430,9 +430,10 @@ class Run:
                 self._count_unflushed(self._savepoints.drained)
             try:
                 if not isinstance(self._failure, FencedError):
-                    self._say_end("FAILED" if self._failure else "ENDED")
+                    end = AttemptFact.FAILED if self._failure else AttemptFact.ENDED
+                    self._begun.claim.say(self._attempt, end)
             finally:  # but not if a query may still run: then the lock goes with the process
-                self._begun.lock.release()
+                self._begun.claim.lock.release()
         except Exception as error:
             _LOG.exception("while the job was being stopped")
             self._failure = self._failure or _failed(error)
@@ -450,17 +451,6 @@ class Run:
         left = {name: rows for name, rows in self._unflushed.items() if rows}
         if left:
             _LOG.warning("not flushed before savepoint %d: %s", savepoint, left)
-
-    def _say_end(self, kind: str) -> None:
-        self._begun.attempts.append(
-            {
-                "attempt": self._attempt,
-                "incarnation": self._begun.incarnation,
-                "kind": kind,
-                "at": tables.timestamp(_now_ms()),
-                "fingerprint": fingerprint(self._graph),
-            }
-        )
 
     def _stop_queries(self) -> None:
         self._by_run.clear()
@@ -490,7 +480,3 @@ def _told(error: str) -> str:
         if line.startswith("absflow.errors."):
             return line.removeprefix("absflow.errors.")
     return error.strip()
-
-
-def _now_ms() -> int:
-    return round(time.time() * 1000)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,19 +24,20 @@ from absflow.columnar.keys import key_groups
 from absflow.columnar.pages import gathered
 from absflow.columnar.stage import StageSpec
 from absflow.errors import StateError, StorageError
-from absflow.graph import describe, fingerprint
+from absflow.graph import describe
 from absflow.protocol import handwriting, recovery
-from absflow.protocol.checkpoints import Kind
-from absflow.protocol.handwriting import NO_ATTEMPT, WRITTEN
+from absflow.protocol.alignment import Barrier
+from absflow.protocol.checkpoints import AttemptFact, Kind
+from absflow.protocol.handwriting import NO_ATTEMPT
 from absflow.protocol.lookup import StageColumns, find_stage
+from absflow.protocol.messages import WriteBarrier
 from absflow.protocol.recovery import Attempt
 from absflow.spark.begin import rows_of
-from absflow.spark.driver import Tables
+from absflow.spark.claim import Claim
 from absflow.spark.plan import JobSpec
 from absflow.spark.restore import Taken, find
 from absflow.storage import tables
 from absflow.storage.delta_log import LogTail
-from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 from absflow.storage.lock import RootLock, hold
@@ -102,7 +102,8 @@ def _write(
                 "stage that is renamed from another takes its place (renamed_from=...)"
             )
         given.append(_Given(there, spec, frame, _check_keys(spec, frame)))
-    return _Writing(spark, files, job, layout, lock, rows, taken, given).write()
+    claim = Claim(spark, files, job, layout, lock, rows)
+    return _Writing(spark, files, job, layout, claim, rows, taken, given).write()
 
 
 def _conformed(job: JobSpec, stage: str, frame: DataFrame) -> DataFrame:
@@ -227,7 +228,7 @@ class _Writing:
         files: Files,
         job: JobSpec,
         layout: Layout,
-        lock: RootLock,
+        claim: Claim,
         rows: list[dict[str, Any]],
         taken: Taken | None,
         given: list[_Given],
@@ -239,10 +240,7 @@ class _Writing:
         self._rows = rows
         self._taken = taken
         self._given = given
-        self._incarnation = max((row["incarnation"] for row in rows), default=0) + 1
-        self._lock = lock
-        self._fence = Fence(files.exists, files.read, layout.attempts, self._incarnation, lock)
-        self._fingerprint = fingerprint(job.graph)
+        self._claim = claim
         self._described = describe(job.graph)
 
     def write(self) -> int:
@@ -252,9 +250,7 @@ class _Writing:
         if self._taken is None:  # the first that a new root holds has all stages
             keys = {**dict.fromkeys(self._described, 0), **keys}
             forms = {**self._described, **forms}
-            for name, sink in self._job.sinks.items():
-                stage = self._job.graph.stages[self._job.graph.sinks[name].stage]
-                sink.prepare(self._spark, stage.output)
+            self._job.prepare_sinks(self._spark)
         savepoint_id = self._next_id()
         base = self._taken.described if self._taken else {}
         known = [base, *self._known()]
@@ -262,21 +258,13 @@ class _Writing:
             name: handwriting.table_for(name, form, known, savepoint_id)
             for name, form in forms.items()
         }
-        attempts = self._own(self._layout.attempts, tables.ATTEMPTS)
-        attempts.append(self._fact(WRITTEN, handwriting.describe(base, forms, names)))
+        description = handwriting.describe(base, forms, names)
+        self._claim.say(NO_ATTEMPT, AttemptFact.WRITTEN, description)
         if self._taken is None:
-            attempts.append(self._fact("READY", self._sinks()))
-        barriers = self._claimed(self._layout.barriers, tables.BARRIERS)
-        now_ms = _now_ms()
-        barriers.append(_trigger(savepoint_id, now_ms))
-        written = Tables(
-            barriers=barriers,
-            overtakes=self._claimed(self._layout.overtakes, tables.OVERTAKES),
-            checkpoints=self._claimed(self._layout.checkpoints, tables.CHECKPOINTS),
-            attempt=self._taken.attempt if self._taken else NO_ATTEMPT,
-            incarnation=self._incarnation,
-            fingerprint=self._fingerprint,
-        )
+            self._claim.say(NO_ATTEMPT, AttemptFact.READY, self._sinks())
+        reserved = Barrier(savepoint_id, triggered_ms=tables.now_ms())
+        self._claim.tables(NO_ATTEMPT).write_barrier(WriteBarrier(reserved, Kind.SAVEPOINT))
+        written = self._claim.tables(self._taken.attempt if self._taken else NO_ATTEMPT)
         specs = {**self._job.graph.stages, **{given.name: given.spec for given in self._given}}
         for name, table in names.items():
             if specs[name].keys:
@@ -285,10 +273,10 @@ class _Writing:
         for given in self._given:
             self._append(given, self._layout.state(names[given.name]), savepoint_id)
         manifest = handwriting.compose(
-            savepoint_id, now_ms, self._taken.manifest if self._taken else None, keys
+            savepoint_id, reserved.triggered_ms, self._taken.manifest if self._taken else None, keys
         )
         try:
-            written.write_completion(manifest, _now_ms())
+            written.write_completion(manifest, tables.now_ms())
         except StorageError:
             # The commit may have landed all the same; only the table knows.
             if not written.is_completed(savepoint_id):
@@ -305,40 +293,18 @@ class _Writing:
 
     def _known(self) -> list[dict[str, Any]]:
         """Every description under the storage root, the newest first."""
-        described = [r for r in self._rows if r["kind"] in {"STARTED", WRITTEN}]
+        described = [
+            r for r in self._rows if r["kind"] in {AttemptFact.STARTED, AttemptFact.WRITTEN}
+        ]
         described.sort(key=lambda row: int(row["incarnation"]), reverse=True)
         return [json.loads(row["details"]) for row in described]
 
-    def _fact(self, kind: str, details: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "attempt": NO_ATTEMPT,
-            "incarnation": self._incarnation,
-            "kind": kind,
-            "at": tables.timestamp(_now_ms()),
-            "fingerprint": self._fingerprint,
-            "details": json.dumps(details),
-        }
-
     def _sinks(self) -> dict[str, Any]:
         """Where each sink stands before the job writes to it; every restore puts it back there."""
-        nodes = self._job.graph.sinks
         return {
             "sinks": {n: sink.position(self._spark) for n, sink in self._job.sinks.items()},
-            "published": {name: 0 for name, node in nodes.items() if node.on_checkpoint},
+            "published": dict.fromkeys(self._job.graph.published, 0),
         }
-
-    def _own(self, path: str, schema: pa.Schema) -> tables.DriverTable:
-        driver = f"{self._job.graph.job}/driver"
-        return tables.DriverTable(
-            self._spark, self._files, path, schema, driver, self._incarnation, self._fence
-        )
-
-    def _claimed(self, path: str, schema: pa.Schema) -> tables.DriverTable:
-        """A table in which no older driver can commit from here on."""
-        table = self._own(path, schema)
-        if not self._lock.held:
-            table.claim()
-        return table
 
     def _append(self, given: _Given, path: str, savepoint_id: int) -> None:
         """Write the state of a stage as one set, and see it in the log.
@@ -389,19 +355,3 @@ def _history_rows(
             yield from pa.table(columns, schema=schema).to_batches()
 
     return rows
-
-
-def _trigger(savepoint_id: int, now_ms: int) -> dict[str, Any]:
-    """A row of ``barriers`` that no stage reads."""
-    return {
-        "attempt": NO_ATTEMPT,
-        "checkpoint_id": savepoint_id,
-        "base_id": 0,
-        "completed_id": 0,
-        "kind": Kind.SAVEPOINT.value,
-        "triggered_at": tables.timestamp(now_ms),
-    }
-
-
-def _now_ms() -> int:
-    return round(time.time() * 1000)

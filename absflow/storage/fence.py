@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable
 
 from absflow.errors import FencedError
-from absflow.storage.delta_log import LogTail, log_file
+from absflow.storage.delta_log import LogTail
 from absflow.storage.lock import RootLock
 
 __all__ = ["Fence"]
@@ -34,7 +34,6 @@ class Fence:
 
     def __init__(
         self,
-        exists: Callable[[str], bool],
         read: Callable[[str], str | None],
         attempts: str,
         incarnation: int,
@@ -43,14 +42,11 @@ class Fence:
         """Look out for drivers newer than ``incarnation``.
 
         Args:
-            exists: whether there is a file; on local files a tenth of what a vain ``read`` costs.
             read: gives a file's text or None.
             attempts: the table of the claims; it need not be there yet.
             incarnation: this driver's.
             lock: of the storage root.
         """
-        self._exists = exists
-        self._attempts = attempts
         self._log = LogTail(read, attempts)
         self._incarnation = incarnation
         self._lock = lock
@@ -75,11 +71,10 @@ class Fence:
             )
 
     def _newer(self) -> str | None:
-        if self._exists(log_file(self._attempts, self._log.version + 1)):
-            for commit in self._log.advance():
-                claimed = commit.note.get("incarnation")
-                if isinstance(claimed, int) and claimed > self._incarnation:
-                    at = f"{commit.at:%Y-%m-%d %H:%M:%S} UTC"
-                    return f"driver incarnation {claimed} took the job over at {at}"
+        for commit in self._log.advance():
+            claimed = commit.note.get("incarnation")
+            if isinstance(claimed, int) and claimed > self._incarnation:
+                at = f"{commit.at:%Y-%m-%d %H:%M:%S} UTC"
+                return f"driver incarnation {claimed} took the job over at {at}"
         asked = self._lock.asked()
         return None if asked is None else f"a newer driver takes the job over: {asked}"

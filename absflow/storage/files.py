@@ -30,6 +30,9 @@ class Files:
 
     def read(self, path: str) -> str | None:
         """The text of a file; None if there is none."""
+        # Most looks are for a file that is not there yet, and an exception of the JVM costs 9 ms.
+        if not self.exists(path):
+            return None
         try:
             stream = self._fs(path).open(self._path(path))
         except Py4JJavaError as error:

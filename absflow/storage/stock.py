@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from absflow.protocol import recovery
-from absflow.protocol.checkpoints import FactKind, Kind
+from absflow.protocol.checkpoints import TERMINAL, AttemptFact, Kind
 from absflow.protocol.inventory import Channel, Completed, Inventory, Pending, Sink
 from absflow.protocol.lookup import StageColumns, Stages, stages_of, whose
 from absflow.protocol.retention import compacted_of, deleted_of
@@ -25,7 +25,6 @@ _WHOSE = ("attempt", "incarnation", "derived_from")
 _FACTS = ("checkpoint_id", "kind", "type", *_WHOSE, "stage", "set_id", "replaces")
 _STARTS = ("attempt", "incarnation", "kind", "details", "restored_from")
 _TRIGGERS = ("checkpoint_id", "base_id", "kind")
-_ENDS = {FactKind.COMPLETED.value, FactKind.ABORTED.value}
 
 Row = Mapping[str, Any]
 
@@ -128,7 +127,7 @@ def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
 
 
 def _is_start_of(row: Row, attempt: int) -> bool:
-    return bool(row["kind"] == "STARTED" and row["attempt"] == attempt)
+    return bool(row["kind"] == AttemptFact.STARTED and row["attempt"] == attempt)
 
 
 def _origin(root: str, attempt: recovery.Attempt) -> int:
@@ -143,7 +142,7 @@ def _plain(root: str) -> str:
 
 def _under_way(triggers: Iterable[Row], facts: Iterable[Row]) -> dict[str, Any]:
     """What is pending, and the newest id that has ended among those known then."""
-    ends = {r["checkpoint_id"] for r in facts if r["kind"] in _ENDS}
+    ends = {r["checkpoint_id"] for r in facts if r["kind"] in TERMINAL}
     triggers = [r for r in triggers if r["kind"] != Kind.END.value]
     known = max((r["checkpoint_id"] for r in triggers), default=0)
     pending = (
@@ -250,7 +249,7 @@ def _published(
     begun = (
         json.loads(r["details"])["published"].get(sink)
         for r in started
-        if r["kind"] == "READY" and r["attempt"] == current
+        if r["kind"] == AttemptFact.READY and r["attempt"] == current
     )
     newest = int(next(begun, None) or 0) if noted is None else int(noted)
     return {done[newest]: newest} if newest in done else {}

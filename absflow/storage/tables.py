@@ -11,6 +11,7 @@ drivers apart, a driver's first commit to each holds no fact: behind it no older
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -309,6 +310,11 @@ class DriverTable:
                 f"{newest >> 32}, this driver is {self._incarnation}. Another driver runs on this "
                 "storage root, so this one has stopped; start one driver only"
             )
+
+
+def now_ms() -> int:
+    """The driver's clock, in ms since 1970."""
+    return round(time.time() * 1000)
 
 
 def timestamp(time_ms: int) -> datetime:

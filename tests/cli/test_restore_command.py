@@ -144,7 +144,7 @@ def test_a_plan_says_what_it_holds():
         },
         tables={"planes": "planes.3", "airports": "airports"},
         keys={},
-        began_in=1,
+        taken_in=1,
         published={},
         cut=42,
         differences=tuple(other()["differences"]),
