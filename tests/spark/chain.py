@@ -1,26 +1,23 @@
-"""A job of two stages and a channel with a known answer, also as a program that dies on cue.
+"""A job of two stages and a channel with a known answer.
 
-``python chain.py ROOT [POINT]`` runs it to its end over the files in ``ROOT/a``, or kills its own
-process group with SIGKILL (Python driver and JVM at once) when it comes to ``POINT``.
+``python chain.py ROOT`` runs it to its end over the files in ``ROOT/a``; with ``ABSFLOW_SIGTERM``
+true, until SIGTERM.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
+from conftest import builder, settings
 from delta import configure_spark_with_delta_pip
 from diamond import OUTPUT, ROWS, STATE, expected_state, read_source, to_group
 from pyspark.sql import SparkSession
+from reading import assert_same_rows
 
 import absflow
-from absflow.spark.batch import StageBatches
-from absflow.storage import tables
 
 SETTINGS = {"checkpoint.interval": "1s", "key-groups": "4"}
 
@@ -54,73 +51,38 @@ def expected(root: Path, files: int) -> dict[str, pd.DataFrame]:
     }
 
 
-def _is_rows(path: str, version: int) -> bool:
-    return "/channels/" in path and version % 2 == 0
+def conf(root: Path, **more: str) -> dict[str, str]:
+    """Settings for a run under ``root``; ``more`` has ``__`` for a dot and ``_`` for a dash."""
+    given = {name.replace("__", ".").replace("_", "-"): value for name, value in more.items()}
+    return {"storage.path": str(root / "job"), **SETTINGS, **given}
 
 
-def _is_barriers(path: str, version: int) -> bool:
-    return "/channels/" in path and version % 2 == 1
+def run(spark: SparkSession, root: Path, **more: str) -> int:
+    """Run the job to its end; its last checkpoint."""
+    with settings(spark, conf(root, **more)):
+        started = chain(spark, root).start()
+        assert started.await_termination(timeout=300)
+    assert started.finished_checkpoint is not None
+    return started.finished_checkpoint
 
 
-# Where the program can die: which commit, the how-manieth of it in this process, before or after.
-POINTS: dict[str, tuple[Callable[[str, int], bool], int, str]] = {
-    "in the middle of a batch": (_is_rows, 2, "after"),
-    "before a barrier reaches the channel": (_is_barriers, 1, "before"),
-    "after rows reached the sink": (lambda path, _: path.endswith("/sink"), 3, "after"),
-    "before a snapshot is appended": (lambda path, _: "/state/" in path, 2, "before"),
-    "after a snapshot was appended": (lambda path, _: "/state/" in path, 1, "after"),
-    "before a checkpoint is completed": (
-        lambda path, _: path.endswith("/checkpoints"),
-        2,
-        "before",
-    ),
-    "after a checkpoint was completed": (lambda path, _: path.endswith("/checkpoints"), 2, "after"),
-}
-# Not a commit of absflow's: the batch is done, Spark has not written it into its commit log.
-BEFORE_SPARK_COMMIT = "before Spark's commit of a batch with a snapshot"
+def check(spark: SparkSession, root: Path, checkpoint: int, files: int) -> None:
+    """The sink and the state at ``checkpoint`` are those of ``files`` files."""
+    due = expected(root, files)
+    sink = spark.read.format("delta").load(str(root / "sink")).toPandas()
+    assert_same_rows(sink, due["sink"], ["id"])
+    history = absflow.history(spark, str(root / "job"))
+    for stage, key in (("left", "k"), ("tally", "g")):
+        state = history.state(stage, checkpoint).toPandas()
+        assert_same_rows(state, due[stage], [key])
 
 
-def _die() -> None:
-    os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
-def _die_at(point: str) -> None:
-    if point == BEFORE_SPARK_COMMIT:
-        report = StageBatches._report
-
-        def reported(*args: Any) -> None:
-            report(*args)
-            _die()
-
-        StageBatches._report = reported  # type: ignore[method-assign]
-        return
-    matches, number, when = POINTS[point]
-    seen = 0
-    append = tables.append
-
-    def dying(frame: Any, path: str, app_id: str, version: int, note: Any) -> None:
-        nonlocal seen
-        mine = matches(path, version)
-        seen += mine
-        if mine and seen == number and when == "before":
-            _die()
-        append(frame, path, app_id, version, note)
-        if mine and seen == number and when == "after":
-            _die()
-
-    tables.append = dying  # type: ignore[assignment]
-
-
-def main(root: Path, point: str | None) -> None:
+def main(root: Path) -> None:
     """Run the job in this process."""
-    from conftest import builder
-
-    start = builder().config("spark.absflow.storage.path", str(root / "job"))
-    for name, value in SETTINGS.items():
+    start = builder()
+    for name, value in conf(root).items():
         start = start.config(f"spark.absflow.{name}", value)
     spark = configure_spark_with_delta_pip(start).getOrCreate()
-    if point is not None:
-        _die_at(point)
     sigterm = os.environ.get("ABSFLOW_SIGTERM", "false")
     spark.conf.set("spark.absflow.savepoint.on-sigterm", sigterm)
     chain(spark, root, bounded=sigterm == "false").start().await_termination()
@@ -128,4 +90,4 @@ def main(root: Path, point: str | None) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)
+    main(Path(sys.argv[1]))

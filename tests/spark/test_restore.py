@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 import pytest
-from chain import chain, expected
+from chain import chain, check, conf, expected, run
 from conftest import settings
 from diamond import OUTPUT, ROWS, STATE, expected_state, read_source, to_group, write_source
 from pyspark.sql import SparkSession
@@ -39,31 +39,6 @@ def partitions(spark: SparkSession) -> Iterator[None]:
     before = spark.conf.get(PARTITIONS)
     yield
     spark.conf.set(PARTITIONS, before)
-
-
-def conf(root: Path, **more: str) -> dict[str, str]:
-    given = {"storage.path": str(root / "job"), "checkpoint.interval": "1s", "key-groups": "4"}
-    return {**given, **{name.replace("__", ".").replace("_", "-"): v for name, v in more.items()}}
-
-
-def run(spark: SparkSession, root: Path, **more: str) -> int:
-    """Run the chain job to its end; its last checkpoint."""
-    with settings(spark, conf(root, **more)):
-        run = chain(spark, root).start()
-        assert run.await_termination(timeout=300)
-    assert run.finished_checkpoint is not None
-    return run.finished_checkpoint
-
-
-def check(spark: SparkSession, root: Path, checkpoint: int) -> None:
-    """The sink and the state at ``checkpoint`` are those of all files."""
-    due = expected(root, FILES)
-    sink = spark.read.format("delta").load(str(root / "sink")).toPandas()
-    assert_same_rows(sink, due["sink"], ["id"])
-    history = absflow.history(spark, str(root / "job"))
-    for stage, key in (("left", "k"), ("tally", "g")):
-        state = history.state(stage, checkpoint).toPandas()
-        assert_same_rows(state, due[stage], [key])
 
 
 def flip_a_byte(folder: Path) -> None:
@@ -100,7 +75,7 @@ def test_every_checkpoint_gives_the_golden_result(
         groups, parts = shapes[number % len(shapes)]
         spark.conf.set(PARTITIONS, parts)
         finished = run(spark, root, restore__from=str(checkpoint_id), key_groups=groups)
-        check(spark, root, finished)
+        check(spark, root, finished, FILES)
         rows = completed(spark, root / "job")
         first = next(r for r in rows if r["checkpoint_id"] > checkpoint_id and r["attempt"] > 1)
         assert first["checkpoint_id"] > max(ids)

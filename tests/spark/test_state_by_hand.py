@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from chain import chain, expected
+from chain import chain, check, conf, expected, run
 from conftest import settings
 from diamond import OUTPUT, ROWS, STATE, expected_state, read_source, to_group, write_source
 from pyspark.sql import DataFrame, SparkSession
@@ -33,20 +33,6 @@ def root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def conf(root: Path, **more: str) -> dict[str, str]:
-    given = {"storage.path": str(root / "job"), "checkpoint.interval": "1s", "key-groups": "4"}
-    return {**given, **{name.replace("__", ".").replace("_", "-"): v for name, v in more.items()}}
-
-
-def run(spark: SparkSession, root: Path, **more: str) -> int:
-    """Run the chain job to its end; its last checkpoint."""
-    with settings(spark, conf(root, **more)):
-        started = chain(spark, root).start()
-        assert started.await_termination(timeout=300)
-    assert started.finished_checkpoint is not None
-    return started.finished_checkpoint
-
-
 def write(
     spark: SparkSession,
     root: Path,
@@ -69,15 +55,6 @@ def latest(spark: SparkSession, root: Path) -> int:
 
 def state(spark: SparkSession, root: Path, stage: str, checkpoint: int | None = None) -> DataFrame:
     return absflow.history(spark, str(root / "job")).state(stage, checkpoint)
-
-
-def check_golden(spark: SparkSession, root: Path, checkpoint: int) -> None:
-    """Sink and state at ``checkpoint`` are those of all files."""
-    due = expected(root, FILES)
-    sink = spark.read.format("delta").load(str(root / "sink")).toPandas()
-    assert_same_rows(sink, due["sink"], ["id"])
-    for stage, key in (("left", "k"), ("tally", "g")):
-        assert_same_rows(state(spark, root, stage, checkpoint).toPandas(), due[stage], [key])
 
 
 def test_a_bad_key_is_mended(spark: SparkSession, root: Path) -> None:
@@ -138,7 +115,7 @@ def test_the_job_goes_on_beside_a_savepoint_that_is_not_restored(
     written = completed(spark, root / "job")[-1]
     assert (written["derived_from"], stage_of(written, "left")["lineage"]) == (savepoint, [])
     finished = run(spark, root)
-    check_golden(spark, root, finished)
+    check(spark, root, finished, FILES)
     assert finished > savepoint + 1
     assert latest(spark, root) == finished
     row = completed(spark, root / "job")[-1]
@@ -171,7 +148,7 @@ def test_a_kill_leaves_no_savepoint(
     assert sets.where(F.col("set_id") == orphan).count() == given.count()
     assert completed(spark, root / "job") == before
     assert latest(spark, root) == was
-    check_golden(spark, root, run(spark, root))
+    check(spark, root, run(spark, root), FILES)
     (ended,) = (r for r in facts(spark, root / "job") if r["checkpoint_id"] == orphan)
     assert (ended["kind"], ended["reason"]) == ("ABORTED", "DRIVER_RESTART")
 
