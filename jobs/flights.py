@@ -21,6 +21,7 @@ Its own settings, beside ``spark.absflow.*``:
 
 - ``spark.flights.data`` (default ``data/flights``): where the Parquet files are, or will be written
 - ``spark.flights.sink`` (default ``data/flights/delays``): the Delta table
+- ``spark.flights.sink.mode`` (default ``immediate``): or ``on-checkpoint``
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def show(spark: SparkSession, console: Console) -> int:
     data = spark.conf.get("spark.flights.data", "data/flights")
     sink = spark.conf.get("spark.flights.sink", "data/flights/delays")
     prepare(data)
-    run = declare(spark, data, sink).start()
+    mode = spark.conf.get("spark.flights.sink.mode", "immediate")
+    run = declare(spark, data, sink, mode).start()
     follow(run, console)
 
     history = absflow.history(spark, spark.conf.get("spark.absflow.storage.path"))
@@ -88,7 +90,7 @@ def show(spark: SparkSession, console: Console) -> int:
     return 1 if wrong else 0
 
 
-def declare(spark: SparkSession, data: str, sink: str) -> absflow.Job:
+def declare(spark: SparkSession, data: str, sink: str, mode: str) -> absflow.Job:
     """The job: two sources, two stages, one sink."""
     # The workers have absflow installed, but not the folder of this script.
     spark.sparkContext.addPyFile(str(Path(__file__).with_name("flights_stages.py")))
@@ -116,7 +118,7 @@ def declare(spark: SparkSession, data: str, sink: str) -> absflow.Job:
         output=AIRPORTS_OUTPUT,
         process={"aircraft": legs_at_airport, "weather": weather_at_airport},
     )
-    job.sink("delays", airports, absflow.DeltaSink(sink))
+    job.sink("delays", airports, absflow.DeltaSink(sink), mode=mode)
     return job
 
 

@@ -30,7 +30,7 @@ __all__ = [
 
 # Why a checkpoint may be aborted: its driver died, was told to stop, or a later one was done.
 _HARMLESS = ("DRIVER_RESTART", "JOB_STOPPED", "SUBSUMED")
-_NOTED = ("batch", "epoch", "checkpoint", "attempt")
+_NOTED = ("batch", "epoch", "published", "attempt")
 
 
 class Kind(Enum):
@@ -242,7 +242,8 @@ def _pairs(names: Iterable[str], values: Iterable[Any]) -> str:
 
 
 def check_facts(triggered: Sequence[int], facts: Sequence[Mapping[str, Any]]) -> list[Anomaly]:
-    """Every trigger has one end, ids rise, and only a killed driver aborts anything.
+    """Every trigger has one end, ids rise, only a killed driver aborts anything, and only what has
+    completed is deleted, once.
 
     Args:
         triggered: the ids in ``barriers`` in the order of its commits.
@@ -250,8 +251,12 @@ def check_facts(triggered: Sequence[int], facts: Sequence[Mapping[str, Any]]) ->
     """
     said = []
     said += [f"{y} was triggered behind {x}" for x, y in itertools.pairwise(triggered) if y <= x]
-    ends = Counter(fact["checkpoint_id"] for fact in facts)
+    ends = Counter(f["checkpoint_id"] for f in facts if f["kind"] in ("COMPLETED", "ABORTED"))
     said += [f"{n} has no end" for n in triggered if n not in ends]
+    done = {fact["checkpoint_id"] for fact in facts if fact["kind"] == "COMPLETED"}
+    deleted = Counter(fact["checkpoint_id"] for fact in facts if fact["kind"] == "DELETED")
+    said += [f"{n} was deleted {count} times" for n, count in sorted(deleted.items()) if count > 1]
+    said += [f"{n} was deleted, but had not completed" for n in sorted(deleted.keys() - done)]
     said += [f"{n} has {count} ends" for n, count in sorted(ends.items()) if count > 1]
     said += [f"{n} has an end, but was never triggered" for n in sorted(ends.keys() - {*triggered})]
     said += [

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import evidence
 from anomalies import Anomaly, Kind, Life
-from generator import SINKS
+from generator import SINK_MODES
 from lives import ChaosError, Death, End, deaths, live
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -75,9 +75,7 @@ def play(
     folder.mkdir()
     lives: list[Life] = []
     died: list[Death | None] = []
-    for order in [*orders, None]:
-        if order and order.start != "go on" and not evidence.completed(victim.storage):
-            continue  # nothing to restore yet
+    for order in _when_possible(orders, victim):
         meanwhile = victim.feed if order else victim.finish
         life, end = live(victim.command, folder, len(lives) + 1, order, meanwhile)
         lives.append(life)
@@ -88,6 +86,18 @@ def play(
         died.append(order if end is End.AS_ORDERED else None)
         told(life)
     raise ChaosError(f"life {life.number} was to finish, but was {life.end}")
+
+
+def _when_possible(orders: Iterable[Death], victim: Victim) -> Iterator[Death | None]:
+    """The orders, each once enough checkpoints have completed; None, for the last life, behind."""
+    waiting: list[Death] = []
+    for order in orders:
+        waiting.append(order)
+        completed = sum(fact["kind"] == "COMPLETED" for fact in evidence.facts(victim.storage))
+        ready = [death for death in waiting if death.completed <= completed]
+        waiting = [death for death in waiting if death.completed > completed]
+        yield from ready
+    yield None
 
 
 def main() -> int:
@@ -147,18 +157,20 @@ class Loop:
         """Kill each job as often as its share says; stop at the first round with an anomaly."""
         task = self._progress.add_task("kills", total=sum(shares.values()))
         for job, kills in shares.items():
-            orders = deaths(f"{self._seed} {job}")
+            orders = {mode: deaths(f"{self._seed} {job} {mode}", mode) for mode in SINK_MODES}
             rounds = self.rounds.setdefault(job, [])
-            modes = itertools.cycle(SINKS)
+            modes = itertools.cycle(SINK_MODES)
             while (left := kills - sum(len(r.deaths) for r in rounds)) > 0:
                 folder = self._root / f"{job}-{len(rounds) + 1}"
                 folder.mkdir()
-                victim = self._victim(job, folder, next(modes))
-                batch = itertools.islice(orders, min(left, KILLS_OF_A_ROUND))
+                mode = next(modes)
+                victim = self._victim(job, folder, mode)
+                batch = itertools.islice(orders[mode], min(left, KILLS_OF_A_ROUND))
 
-                def told(life: Life, job: str = job) -> None:
+                def told(life: Life, job: str = job, mode: str = mode) -> None:
                     self._progress.advance(task)
-                    self._progress.console.print(f"{job:<9} life {life.number:>3} {life.end}")
+                    text = f"{job:<9} {mode:<13} life {life.number:>3} {life.end}"
+                    self._progress.console.print(text)
 
                 round_ = play(victim, folder / "lives", batch, told)
                 rounds.append(round_)

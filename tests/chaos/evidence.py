@@ -78,8 +78,18 @@ def facts(storage: Path) -> list[dict[str, Any]]:
 
 
 def completed(storage: Path) -> list[dict[str, Any]]:
-    """The COMPLETED ones."""
-    return [fact for fact in facts(storage) if fact["kind"] == "COMPLETED"]
+    """The COMPLETED ones that retention has left, with their lineages as it has shortened them."""
+    known = facts(storage)
+    deleted = {fact["checkpoint_id"] for fact in known if fact["kind"] == "DELETED"}
+    left = [f for f in known if f["kind"] == "COMPLETED" and f["checkpoint_id"] not in deleted]
+    compacted = [fact for fact in known if fact["kind"] == "COMPACTED"]
+    for compaction in sorted(compacted, key=lambda row: row["ended_at"]):
+        stages = (s for fact in left for s in fact["stages"] if s["stage"] == compaction["stage"])
+        for stage in stages:
+            lineage, gone = stage["lineage"], set(compaction["replaces"])
+            if gone <= set(lineage):
+                stage["lineage"] = [compaction["set_id"], *(n for n in lineage if n not in gone)]
+    return left
 
 
 def triggered(storage: Path) -> list[int]:

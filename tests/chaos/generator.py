@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,13 @@ from pyspark.sql import SparkSession
 
 import absflow
 
-__all__ = ["SINKS", "expected_sink", "expected_states", "files_of", "source_files"]
+__all__ = ["SINK_MODES", "expected_sink", "expected_states", "files_of", "source_files"]
 
 ROWS = "id long, k string, g long, seq long, v long"
 OUTPUT = "id long, via string, k string, g long, seq long, nth long, v long"
 KEYS, GROUPS = 11, 5
 SLOW_S = 0.1  # what a key group of `right` takes for each of its batches of `a`
-SINKS: dict[str, Callable[[str], absflow.DeltaSink]] = {"immediate": absflow.DeltaSink}
+SINK_MODES = ("immediate", "on-checkpoint")
 
 
 def source_files(folder: Path, seed: int, rows: int, first_id: int) -> Iterator[Path]:
@@ -182,7 +182,7 @@ def declare(spark: SparkSession, root: Path, sink_mode: str) -> absflow.Job:
     both = stage(
         "join", [one, two], "g", "n long, total long, ids long", {"left": join, "right": join}
     )
-    job.sink("out", both, SINKS[sink_mode](str(root / "sink")))
+    job.sink("out", both, absflow.DeltaSink(str(root / "sink")), mode=sink_mode)
     return job
 
 

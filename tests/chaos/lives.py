@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyspark
 from anomalies import Life
-from points import POINTS, RESTORE_POINTS
+from points import ALL_POINTS, POINTS, PUBLICATION_POINTS, RESTORE_POINTS, RETENTION_POINTS
 
 __all__ = ["STARTS", "ChaosError", "Command", "Death", "End", "deaths", "live"]
 
@@ -56,6 +56,11 @@ class Death:
     delay_ms: int = 0
     start: str = "go on"
 
+    @property
+    def completed(self) -> int:
+        """How many checkpoints must have completed before such a life."""
+        return ALL_POINTS[self.point].completed if self.point else 0
+
     def __str__(self) -> str:
         if self.point is not None:
             text = f"{self.point}, time {self.number}"
@@ -64,18 +69,21 @@ class Death:
         return text if self.start == "go on" else f"{text} ({self.start})"
 
 
-# What a life adds to the conf of all. Those but the first need a completed checkpoint.
+# What a life adds to the conf of all.
 STARTS: dict[str, dict[str, str]] = {
     "go on": {},
     "restore": {"spark.absflow.restore.from": "latest"},
 }
 
 
-def deaths(seed: object) -> Iterator[Death]:
+def deaths(seed: object, sink_mode: str) -> Iterator[Death]:
     """Deaths without end: every named point and some moments in a random order, and again."""
     chance = random.Random(str(seed))
+    points = POINTS | RETENTION_POINTS
+    if sink_mode == "on-checkpoint":
+        points |= PUBLICATION_POINTS
     while True:
-        orders = [Death(name, chance.randint(1, point.often)) for name, point in POINTS.items()]
+        orders = [Death(name, chance.randint(1, point.often)) for name, point in points.items()]
         for _ in range(len(POINTS) // 2):
             # While it starts and recovers, or anywhere in its work.
             moments = [

@@ -21,7 +21,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["POINTS", "RESTORE_POINTS", "STARTED", "Point", "owner_of"]
+from absflow.spark import retention
+
+__all__ = [
+    "ALL_POINTS",
+    "MAX_SETS",
+    "POINTS",
+    "PUBLICATION_POINTS",
+    "RESTORE_POINTS",
+    "RETAINED",
+    "RETENTION_POINTS",
+    "STARTED",
+    "Point",
+    "owner_of",
+]
 
 STARTED = "started"
 
@@ -30,8 +43,8 @@ def _always(*_: Any) -> bool:
     return True
 
 
-def _appends_to(part: str) -> Callable[..., bool]:
-    return lambda frame, path, *_: part in path
+def _on(part: str) -> Callable[..., bool]:
+    return lambda _, path, *rest: part in path
 
 
 def _channel(remainder: int) -> Callable[..., bool]:
@@ -48,46 +61,67 @@ class Point:
         when: ``before`` or ``after`` the call.
         is_meant: which calls, told from their arguments.
         often: how many times a life surely comes by, if the one before left it the occasion.
+        completed: how many checkpoints must have completed before such a life.
     """
 
     function: str
     when: str
     is_meant: Callable[..., bool] = _always
     often: int = 3
+    completed: int = 0
 
 
-def _around(
-    name: str, function: str, is_meant: Callable[..., bool] = _always, often: int = 3
-) -> dict[str, Point]:
-    return {
-        f"{when} {name}": Point(function, when, is_meant, often) for when in ("before", "after")
-    }
+def _around(name: str, function: str, *more: Any, **named: Any) -> dict[str, Point]:
+    return {f"{when} {name}": Point(function, when, *more, **named) for when in ("before", "after")}
 
 
 _APPEND = "absflow.storage.tables:append"
+_WRITE = "absflow.storage.files:Files.write"
+_DELETE = "absflow.storage.files:Files.delete"
+# Of `checkpoint.retained` and `lineage.max-sets`: few, so that retention has something to do.
+RETAINED, MAX_SETS = 5, 3
 
 POINTS: dict[str, Point] = {
     **_around("channel commit", _APPEND, _channel(0)),
     **_around("barrier commit", _APPEND, _channel(1)),
-    **_around("sink commit", _APPEND, _appends_to("/sink")),
-    **_around("state append", _APPEND, _appends_to("/state/")),
-    **_around("trigger commit", _APPEND, _appends_to("/barriers")),
+    **_around("sink commit", _APPEND, _on("/sink")),
+    **_around("state append", _APPEND, _on("/state/")),
+    **_around("trigger commit", _APPEND, _on("/barriers")),
     **_around("keeping of a position", "absflow.spark.positions:SourceLogs.keep"),
     **_around("checkpoints commit", "absflow.spark.driver:Tables.write_completion"),
     **_around("commit of an abort", "absflow.spark.driver:Tables.write_abort", often=1),
     **_around("staging of a snapshot", "absflow.spark.batch:StageBatches._stage_snapshot"),
     **_around("saving of the alignment", "absflow.spark.alignment_log:AlignmentLog.save"),
-    **_around("claim of the storage root", _APPEND, _appends_to("/attempts"), often=1),
+    **_around("claim of the storage root", _APPEND, _on("/attempts"), often=1),
     "before Spark's commit": Point("absflow.spark.batch:StageBatches.__call__", "after"),
     "after Spark's commit": Point("absflow.spark.listener:QueryListener.onQueryProgress", "before"),
 }
 
 
+# Met only by a job with an on-checkpoint sink.
+PUBLICATION_POINTS: dict[str, Point] = {
+    **_around("publication", "absflow.spark.publisher:Publisher._write"),
+    **_around("note of a publication", _WRITE, lambda self, path, text: "/_published/" in path),
+}
+
+_DRIVER, _RETENTION = "absflow.spark.driver:Tables", "absflow.spark.retention:Retention"
+# There is something to delete and to compact, once; the next life finds it done.
+_SURPLUS = {"often": 1, "completed": RETAINED + 1}
+RETENTION_POINTS: dict[str, Point] = {
+    **_around("deletion of manifests", f"{_DRIVER}.write_deleted", **_SURPLUS),
+    **_around("compaction", f"{_RETENTION}._compact", **_SURPLUS),
+    **_around("commit of a compaction", f"{_DRIVER}.write_compacted", **_SURPLUS),
+    **_around("deletion of sets or epochs", f"{_RETENTION}._delete", **_SURPLUS),
+}
+
 # Met only in a life that restores.
 RESTORE_POINTS: dict[str, Point] = {
-    **_around("seeding of a stage", "absflow.spark.restore:_seed"),
-    **_around("putting back of a sink", "absflow.sinks:DeltaSink.restore", often=1),
+    **_around("seeding of a stage", "absflow.spark.restore:_seed", completed=1),
+    **_around("putting back of a sink", "absflow.sinks:DeltaSink.restore", often=1, completed=1),
+    **_around("deletion of a directory", _DELETE, _on("attempt="), often=1, completed=1),
 }
+
+ALL_POINTS = POINTS | PUBLICATION_POINTS | RETENTION_POINTS | RESTORE_POINTS
 
 
 def owner_of(function: str) -> tuple[Any, str]:
@@ -145,7 +179,8 @@ def main(program: str, arguments: list[str]) -> None:
         threading.Thread(target=_die_with, args=(loop,), daemon=True).start()
     watch = _Watch(Path(os.environ["CHAOS_PROGRESS"]), os.environ.get("CHAOS_DIE"))
     watch.comes_to(STARTED)
-    for name, point in (POINTS | RESTORE_POINTS).items():
+    retention.EVERY, retention.REST = 2.0, 1.0
+    for name, point in ALL_POINTS.items():
         watch.install(name, point)
     sys.argv = [program, *arguments]
     sys.path.insert(0, str(Path(program).parent))

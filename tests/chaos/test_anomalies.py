@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pandas as pd
 import pytest
 from anomalies import Anomaly, Commit, Kind, Life, Named, check_facts, check_rows
 from lives import Death, deaths
-from points import POINTS, RESTORE_POINTS, owner_of
+from points import ALL_POINTS, POINTS, PUBLICATION_POINTS, owner_of
 
 NAMED = Named(id=["id", "way"], lane=["way", "k"], order="seq")
 LIVES = (Life(1, 100, "killed after sink commit, time 2"), Life(2, 200, "by itself"))
@@ -139,6 +141,12 @@ def test_good_checkpoints_pass():
         ([1], [fact(1), fact(2)], "2 has an end, but was never triggered"),
         ([2, 1], [fact(1), fact(2)], "1 was triggered behind 2"),
         ([1], [fact(1, "ABORTED", "EXPIRED")], "1 was aborted (EXPIRED): why"),
+        ([1], [fact(1), fact(1, "DELETED"), fact(1, "DELETED")], "1 was deleted 2 times"),
+        (
+            [1],
+            [fact(1, "ABORTED", "DRIVER_RESTART"), fact(1, "DELETED")],
+            "1 was deleted, but had not completed",
+        ),
     ],
 )
 def test_bad_checkpoints_are_told(triggered, facts, said):
@@ -148,16 +156,20 @@ def test_bad_checkpoints_are_told(triggered, facts, said):
 
 def test_every_point_is_a_function_that_there_is():
     """A point whose function was renamed would never be met."""
-    for point in (POINTS | RESTORE_POINTS).values():
+    for point in ALL_POINTS.values():
         owner, name = owner_of(point.function)
         assert callable(getattr(owner, name))
 
 
 def test_a_seed_gives_the_same_deaths_and_every_point_once():
     """Every named point once before any comes again, and moments among them."""
-    count = len(POINTS) + len(POINTS) // 2 + len(RESTORE_POINTS)
-    first = [death for death, _ in zip(deaths(7), range(count), strict=False)]
-    assert first == [death for death, _ in zip(deaths(7), range(count), strict=False)]
-    assert sorted(d.point for d in first if d.point) == sorted(POINTS | RESTORE_POINTS)
+    for mode, points in (
+        ("immediate", ALL_POINTS.keys() - PUBLICATION_POINTS.keys()),
+        ("on-checkpoint", ALL_POINTS.keys()),
+    ):
+        count = len(points) + len(POINTS) // 2
+        first = list(itertools.islice(deaths(7, mode), count))
+        assert first == list(itertools.islice(deaths(7, mode), count))
+        assert sorted(death.point for death in first if death.point) == sorted(points)
     assert str(Death(None, 3, 250)) == "250 ms behind its point 3"
     assert str(Death("after sink commit", 2)) == "after sink commit, time 2"

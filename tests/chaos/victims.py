@@ -15,6 +15,7 @@ import generator
 import pandas as pd
 from anomalies import Anomaly, Commit, Kind, Life, Named, check_facts, check_rows
 from lives import CHECKOUT, HERE, Command
+from points import MAX_SETS, RETAINED
 
 sys.path.append(str(CHECKOUT / "jobs"))
 import flights_data
@@ -22,7 +23,11 @@ import flights_oracle
 
 __all__ = ["Findings", "Flights", "Generator", "Victim"]
 
-_CONF = {"spark.absflow.checkpoint.interval": "1s"}
+_CONF = {
+    "spark.absflow.checkpoint.interval": "1s",
+    "spark.absflow.checkpoint.retained": str(RETAINED),
+    "spark.absflow.lineage.max-sets": str(MAX_SETS),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +149,6 @@ class Flights:
     named = Named(id=["leg_id"], lane=["origin", "tailnum"], order="leg_id")
 
     def __init__(self, root: Path, sink_mode: str = "immediate") -> None:
-        del sink_mode  # the flights job has one sink, in its default mode
         self._root, self.storage, self._data = root, root / "job", root / "data"
         conf = {
             **_CONF,
@@ -152,6 +156,7 @@ class Flights:
             "spark.absflow.key-groups": "4",
             "spark.flights.data": str(self._data),
             "spark.flights.sink": str(root / "sink"),
+            "spark.flights.sink.mode": sink_mode,
         }
         self.command = Command(CHECKOUT / "jobs" / "flights.py", conf)
         flights_data.prepare(self._data, days=1, until=dt.date(2013, 2, 15))
@@ -205,7 +210,8 @@ def _inlined(state: pd.DataFrame, column: str) -> pd.DataFrame:
 
 def _up_to(fact: Mapping[str, Any], commits: Iterable[Commit]) -> list[Commit]:
     """The commits to the sink that lie before a checkpoint's cut."""
-    return [c for c in commits if c.note.get("epoch", 0) <= fact["checkpoint_id"]]
+    brings = ((c, c.note.get("published", c.note.get("epoch", 0))) for c in commits)
+    return [commit for commit, upto in brings if upto <= fact["checkpoint_id"]]
 
 
 def _at_cut(fact: Mapping[str, Any], found: Iterable[Anomaly]) -> Iterator[Anomaly]:
@@ -225,7 +231,7 @@ def _findings(storage: Path, commits: Sequence[Commit], found: Sequence[Anomaly]
     facts = evidence.facts(storage)
     return Findings(
         rows=sum(len(commit.rows) for commit in commits),
-        completed=len(evidence.completed(storage)),
+        completed=sum(fact["kind"] == "COMPLETED" for fact in facts),
         aborted=sum(fact["kind"] == "ABORTED" for fact in facts),
         anomalies=[*itertools.chain(found, check_facts(evidence.triggered(storage), facts))],
     )
