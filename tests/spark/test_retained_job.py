@@ -59,11 +59,11 @@ def run_program(root: Path, number: int, point: str = "") -> int:
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job that was killed in the middle of retention, and then ran for a while.
 
-    Each life takes a minute: EVERY_POINT=1 for all of them.
+    Each life takes a minute: SOAK=1 for all of them.
     """
     root = tmp_path_factory.mktemp("retention")
     write_source(root / "a", files=ENOUGH, rows=20, seed=3)
-    for point in POINTS if "EVERY_POINT" in os.environ else FEW:
+    for point in POINTS if "SOAK" in os.environ else FEW:
         died = run_program(root, 60, point)
         assert died == -signal.SIGKILL, (point, (root / "log").read_text()[-3000:])
     assert run_program(root, 12) == 0, (root / "log").read_text()[-3000:]
