@@ -67,6 +67,12 @@ def builder() -> SparkSession.Builder:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "1",
+        # Without Hadoop's native library the defaults start two processes for each file's rename.
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing."
+            "FileSystemBasedCheckpointFileManager"
+        ),
+        "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
     }
     start = SparkSession.builder.appName("absflow-tests")
     for key, value in conf.items():

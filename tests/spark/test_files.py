@@ -1,0 +1,63 @@
+"""Small files, put in place whole, whatever file system they are on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from absflow.errors import StorageError
+from absflow.storage.files import Files
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(params=["local", "any"])
+def files(request: pytest.FixtureRequest, spark: SparkSession) -> Files:
+    """Local files as such, and as those of any file system that Hadoop knows."""
+    files = Files(spark)
+    if request.param == "any":
+        files._local = None
+        files._fs = lambda path: files._path(path).getFileSystem(files._conf)  # type: ignore[method-assign]
+    return files
+
+
+def test_a_file_is_there_whole_or_not_at_all(files: Files, tmp_path: Path) -> None:
+    """Written again, it is replaced; nothing else is left beside it."""
+    path = f"file:{tmp_path}/new/folder/note"
+    assert files.read(path) is None
+    assert not files.exists(path)
+    for text in ("one", "the other, lönger\n", ""):
+        files.write(path, text)
+        assert files.read(path) == text
+    assert files.exists(path)
+    assert files.names(f"file:{tmp_path}/new/folder") == ["note"]
+    files.delete(path)
+    files.delete(path)
+    assert files.names(f"file:{tmp_path}/new/folder") == []
+    assert files.names(f"file:{tmp_path}/nowhere") == []
+
+
+def test_a_local_file_can_be_read_whatever_lies_beside_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A kill between a file and its checksum file would make it unreadable, so there is none."""
+    path = f"file:{tmp_path}/note"
+    any_files = Files(spark)
+    any_files._fs = lambda path: any_files._path(path).getFileSystem(any_files._conf)  # type: ignore[method-assign]
+    any_files.write(path, "with a checksum")
+    checksum = tmp_path / ".note.crc"
+    assert checksum.exists()
+    Files(spark).write(path, "another")
+    assert not checksum.exists()
+    assert any_files.read(path) == "another"
+
+
+def test_what_cannot_be_written_is_told(files: Files, tmp_path: Path) -> None:
+    """With the path, and what to do."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        StorageError, match=r"could not write 'file:.*/file/note'.*must name a place"
+    ):
+        files.write(f"file:{tmp_path}/file/note", "")
