@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from absflow.protocol import recovery
+from absflow.errors import NotFoundError
+from absflow.protocol import handwriting, recovery
 from absflow.protocol.checkpoints import TERMINAL, AttemptFact, Kind
 from absflow.protocol.inventory import Channel, Completed, Inventory, Pending, Sink
 from absflow.protocol.lookup import StageColumns, Stages, stages_of, whose
@@ -75,9 +76,17 @@ def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
         shelf: how to look.
         layout: where things lie.
         sinks: the stage of each on-checkpoint sink of the job.
+
+    Raises:
+        NotFoundError: no attempt of a job was ever started there.
     """
     started = shelf.rows(layout.attempts, _STARTS)
     attempts = recovery.attempts_of(started)
+    if not attempts:
+        raise NotFoundError(
+            f"no attempt of a job was ever started under {layout.root!r}, so nothing there has a "
+            "successor; start the job first"
+        )
     current = max(attempts, key=lambda a: a.attempt)
     # Before the facts: what completes in between must be known, as pending or as completed.
     triggers = shelf.rows(layout.barriers, _TRIGGERS, ("attempt", [current.attempt]))
@@ -88,7 +97,11 @@ def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
     stages = stages_of(started)
     savepoints = {r["checkpoint_id"] for r in facts if r["type"] == Kind.SAVEPOINT.value} & {*done}
     origins = {a.attempt: _origin(layout.root, a) for a in attempts}
-    manifests = _manifests(shelf, layout, done, deleted_of(facts), savepoints, origins)
+    written = handwriting.written_of(whole.values()).keys()
+    own = {n for n, attempt in done.items() if attempt == current.attempt and n not in written}
+    bases = [max(some) for some in (own, own - savepoints) if some]
+    there = done.keys() - deleted_of(facts)
+    manifests = _manifests(shelf, layout, {*there, *bases, origins[current.attempt]} & {*done})
     sets = {
         stage: {table: shelf.values(layout.state(table), "set_id") for table in sorted(tables)}
         for stage, tables in _tables(stages, shelf.names(layout.states)).items()
@@ -100,6 +113,7 @@ def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
             Completed(n, attempt, _lineages(manifests.get(n, ()))) for n, attempt in done.items()
         ),
         savepoints=frozenset(savepoints),
+        written=frozenset(written),
         deleted=deleted_of(facts),
         compacted=compacted_of(facts),
         **_under_way(triggers, facts),
@@ -110,11 +124,7 @@ def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
             current.attempt,
             graph,
             # A savepoint written by hand was taken in no batch.
-            {
-                n: manifest
-                for n, manifest in manifests.items()
-                if done[n] == current.attempt and whole[n]["derived_from"] is None
-            },
+            {n: manifest for n, manifest in manifests.items() if n in own},
         ),
         sinks=tuple(
             Sink(name, stage, _published(shelf, layout, current.attempt, name, started, done))
@@ -154,18 +164,8 @@ def _under_way(triggers: Iterable[Row], facts: Iterable[Row]) -> dict[str, Any]:
     return {"pending": tuple(pending), "ended_id": min(known, max(ends, default=0))}
 
 
-def _manifests(
-    shelf: Shelf,
-    layout: Layout,
-    done: Mapping[int, int],
-    deleted: Collection[int],
-    savepoints: Collection[int],
-    origins: Mapping[int, int],
-) -> dict[int, list[Row]]:
+def _manifests(shelf: Shelf, layout: Layout, wanted: Collection[int]) -> dict[int, list[Row]]:
     """The manifests that may be needed: of what is there, and of what the job goes on from."""
-    own = [n for n, attempt in done.items() if attempt == max(origins)]
-    bases = [max(some) for some in (own, [n for n in own if n not in savepoints]) if some]
-    wanted = {*(done.keys() - set(deleted)), *bases, origins[max(origins)]} & {*done}
     rows = shelf.rows(
         layout.checkpoints, ("checkpoint_id", "kind", "stages"), ("checkpoint_id", wanted)
     )
