@@ -353,6 +353,7 @@ def delete(
     console = _console(quiet=as_json)
     for block in tables.deletion(record):
         console.print(block)
+        console.print()
     if dry_run:
         answer = "DRY RUN"
     else:
