@@ -81,13 +81,8 @@ def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
         NotFoundError: no attempt of a job was ever started there.
     """
     started = shelf.rows(layout.attempts, _STARTS)
-    attempts = recovery.attempts_of(started)
-    if not attempts:
-        raise NotFoundError(
-            f"no attempt of a job was ever started under {layout.root!r}, so nothing there has a "
-            "successor; start the job first"
-        )
-    current = max(attempts, key=lambda a: a.attempt)
+    attempts = _attempts(layout.root, started)
+    current = attempts[-1]
     # Before the facts: what completes in between must be known, as pending or as completed.
     triggers = shelf.rows(layout.barriers, _TRIGGERS, ("attempt", [current.attempt]))
     facts = shelf.rows(layout.checkpoints, _FACTS)
@@ -95,7 +90,7 @@ def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
     done = {n: r["attempt"] for n, r in whole.items()}
     graph = next(json.loads(r["details"]) for r in started if _is_start_of(r, current.attempt))
     stages = stages_of(started)
-    savepoints = {r["checkpoint_id"] for r in facts if r["type"] == Kind.SAVEPOINT.value} & {*done}
+    savepoints = frozenset(n for n, r in whole.items() if r["type"] == Kind.SAVEPOINT.value)
     origins = {a.attempt: _origin(layout.root, a) for a in attempts}
     written = handwriting.written_of(whole.values()).keys()
     own = {n for n, attempt in done.items() if attempt == current.attempt and n not in written}
@@ -112,7 +107,7 @@ def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
         completed=tuple(
             Completed(n, attempt, _lineages(manifests.get(n, ()))) for n, attempt in done.items()
         ),
-        savepoints=frozenset(savepoints),
+        savepoints=savepoints,
         written=frozenset(written),
         deleted=deleted_of(facts),
         compacted=compacted_of(facts),
@@ -134,6 +129,17 @@ def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
         positions=_attempts_in(shelf.names(layout.positions)),
     )
     return Stock(inventory, stages, {n: whose(r) for n, r in whole.items()}, sets)
+
+
+def _attempts(root: str, started: Iterable[Row]) -> list[recovery.Attempt]:
+    """The attempts by number; there is at least one."""
+    attempts = recovery.attempts_of(started)
+    if not attempts:
+        raise NotFoundError(
+            f"no attempt of a job was ever started under {root!r}, so whatever is there is what "
+            "one will begin with; start the job first"
+        )
+    return attempts
 
 
 def _is_start_of(row: Row, attempt: int) -> bool:

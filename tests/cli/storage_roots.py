@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import TableNotFoundError
 
 from absflow.protocol.checkpoints import extend_lineage
 from absflow.storage.tables import ATTEMPTS, BARRIERS, CHECKPOINTS, OVERTAKES, history_columns
@@ -227,11 +228,18 @@ def end_driver(root: Root) -> None:
     _write(root.path / "attempts", ATTEMPTS, [fact])
 
 
+def requests(root: Root) -> list[Row]:
+    """What was asked for."""
+    try:
+        return list(DeltaTable(root.path / "requests").to_pyarrow_table().to_pylist())
+    except TableNotFoundError:
+        return []
+
+
 def answer(root: Root, timeout_s: float, **fact: Any) -> Row:
     """Wait for a request, and answer it as a driver does; the request."""
     until = time.monotonic() + timeout_s
-    path = root.path / "requests"
-    while not path.exists() or not (rows := DeltaTable(path).to_pyarrow_table().to_pylist()):
+    while not (rows := requests(root)):
         assert time.monotonic() < until, "nobody has asked for anything"
         time.sleep(0.05)
     newest = max(rows, key=lambda row: row["requested_at"])

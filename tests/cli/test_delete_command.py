@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from deltalake import DeltaTable, write_deltalake
-from storage_roots import Root, answer, end_driver, retire, write_small_root
+from deltalake import write_deltalake
+from storage_roots import Root, answer, end_driver, requests, retire, write_small_root
 
 from absflow.cli import asking
 from absflow.cli.commands import absflow
@@ -42,11 +42,6 @@ def failure(root, *arguments):
     done = run(root, *arguments)
     assert (done.exit_code, done.stdout) == (1, "")
     return done.stderr.removesuffix("\n").removeprefix("absflow: ")
-
-
-def requests(root):
-    path = root.path / "requests"
-    return DeltaTable(path).to_pyarrow_table().to_pylist() if path.exists() else []
 
 
 def terminal(root, *arguments, typed):
