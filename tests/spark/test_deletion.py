@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from chain import chain, conf, expected
 from click.testing import CliRunner
 from conftest import settings
+from deltalake import write_deltalake
 from diamond import source_files
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, facts, files_read
@@ -72,6 +74,9 @@ def test_a_deletion_is_obeyed_by_the_driver_that_runs_else_by_the_next(
     monkeypatch.setattr(retention, "VACUUM_EVERY", 0.0)
     files = source_files(tmp_path / "a", rows=100, seed=5)
     next(files)
+    # As an earlier version has left it: without a column for deletions.
+    old = pa.table({"request": ["old"], "incarnation": [7], "stop": [True], "drain": [False]})
+    write_deltalake(tmp_path / "job" / "requests", old)
     given = ["--yes", "--storage", str(tmp_path / "job")]
 
     def go_on(run: Run) -> int:
