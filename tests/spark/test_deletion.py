@@ -25,6 +25,7 @@ from absflow.cli.commands import absflow as command
 from absflow.protocol.retention import deleted_of
 from absflow.spark import retention
 from absflow.spark.run import Run
+from absflow.storage.requests import REQUESTS
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -75,7 +76,8 @@ def test_a_deletion_is_obeyed_by_the_driver_that_runs_else_by_the_next(
     files = source_files(tmp_path / "a", rows=100, seed=5)
     next(files)
     # As an earlier version has left it: without a column for deletions.
-    old = pa.table({"request": ["old"], "incarnation": [7], "stop": [True], "drain": [False]})
+    earlier = pa.schema([column for column in REQUESTS if column.name != "delete"])
+    old = pa.Table.from_pylist([{"request": "old", "incarnation": 7}], schema=earlier)
     write_deltalake(tmp_path / "job" / "requests", old)
     given = ["--yes", "--storage", str(tmp_path / "job")]
 
