@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from absflow.errors import (
     AbsflowError,
+    DeletionError,
     FencedError,
     GraphError,
     JobFailedError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AbsflowError",
     "Context",
+    "DeletionError",
     "DeltaSink",
     "FencedError",
     "ForeachBatchSink",

@@ -12,6 +12,7 @@
     │   └── NotFoundError (LookupError)  the thing asked for is not in the job's history
     ├── RestoreError                     a checkpoint cannot be restored as asked
     ├── SavepointFailedError             a savepoint that was asked for did not complete
+    ├── DeletionError                    checkpoints cannot be deleted as asked
     ├── StateError (ValueError)          state given by hand cannot be that of a savepoint
     ├── ReplayMismatchError              a replayed batch is not what was committed before
     └── JobFailedError                   the job gave up; the cause is chained
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 __all__ = [
     "AbsflowError",
+    "DeletionError",
     "FencedError",
     "GraphError",
     "JobFailedError",
@@ -78,6 +80,10 @@ class RestoreError(AbsflowError):
 
 class SavepointFailedError(AbsflowError):
     """The savepoint you asked for was aborted or refused; the job goes on as before."""
+
+
+class DeletionError(AbsflowError):
+    """A checkpoint cannot be deleted as you asked; none that you named was."""
 
 
 class StateError(AbsflowError, ValueError):

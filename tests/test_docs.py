@@ -12,6 +12,7 @@ import pytest
 
 from absflow.columnar.pages import CHANNEL_FIELDS
 from absflow.storage import tables
+from absflow.storage.requests import REQUESTS
 
 ROOT = Path(__file__).parent.parent
 
@@ -54,11 +55,21 @@ def test_links_lead_somewhere() -> None:
         tables.BARRIERS,
         tables.OVERTAKES,
         tables.CHECKPOINTS,
+        REQUESTS,
         pa.schema(tables.CHECKPOINTS.field("stages").type.value_type.fields),
         tables.history_columns(pa.schema([]), pa.schema([])),
         pa.schema(CHANNEL_FIELDS),
     ],
-    ids=["attempts", "barriers", "overtakes", "checkpoints", "stages", "state", "channels"],
+    ids=[
+        "attempts",
+        "barriers",
+        "overtakes",
+        "checkpoints",
+        "requests",
+        "stages",
+        "state",
+        "channels",
+    ],
 )
 def test_every_column_is_explained(schema: pa.Schema) -> None:
     """docs/tables.md names each of them."""

@@ -2,7 +2,11 @@
 
 import json
 
+import pytest
+
+from absflow.errors import NotFoundError
 from absflow.protocol.inventory import Channel, Pending, Sink
+from absflow.protocol.retention import needed
 from absflow.storage.layout import Layout
 from absflow.storage.stock import gather
 
@@ -164,6 +168,27 @@ def test_deleted_and_compacted_facts_and_savepoints():
         4: {},
         5: {"a": (5,)},
     }
+
+
+def test_a_savepoint_written_by_hand_is_nothing_that_the_job_goes_on_from():
+    """So what it does go on from is read, even deleted, though the other is newer."""
+    facts = [
+        completed(5, 2, {"a": 1}, type="SAVEPOINT"),
+        {"kind": "DELETED", "checkpoint_id": 5},
+        completed(8, 2, {"a": 0, "b": 0}, type="SAVEPOINT", derived_from=5),
+    ]
+    there = gathered(facts=facts)
+    assert (there.written, there.savepoints) == ({8}, {5, 8})
+    assert {c.checkpoint_id: dict(c.lineages) for c in there.completed}[5] == {"a": (5,)}
+    assert needed(there).keys() == {3, 5}
+
+
+def test_a_root_without_an_attempt_is_refused():
+    """It holds a savepoint written by hand at most, and a job begins with that."""
+    root = memory()
+    root.tables[LAYOUT.attempts] = []
+    with pytest.raises(NotFoundError, match="no attempt of a job was ever started under '/job'"):
+        gather(root, LAYOUT, {})
 
 
 def test_what_a_sink_holds():

@@ -1,22 +1,24 @@
-"""Asking a running driver for a savepoint: a row into ``requests``, and the wait for its answer."""
+"""Asking a job's driver for something: a row into ``requests``, and the wait for its answer."""
 
 from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Sequence
 from datetime import datetime, timezone
+from typing import Any
 
 import pyarrow as pa
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
 from absflow.cli.reader import Reader
-from absflow.errors import NotFoundError, SavepointFailedError, StorageError
+from absflow.errors import DeletionError, NotFoundError, SavepointFailedError, StorageError
 from absflow.protocol.checkpoints import FactKind
 from absflow.protocol.lookup import sentence_of
 from absflow.storage.requests import REQUESTS
 
-__all__ = ["ask", "await_answer"]
+__all__ = ["ask", "ask_to_delete", "await_answer", "await_deletion"]
 
 _LOOK_EVERY_S = 0.5
 
@@ -35,20 +37,53 @@ def ask(root: str, *, stop: bool, drain: bool) -> tuple[str, int]:
             f"the job under {root!r} is not running (its driver, incarnation {incarnation}, has "
             f"{ended}); a savepoint is taken by a running driver: start the job"
         )
-    row = {
-        "request": uuid.uuid4().hex,
-        "incarnation": incarnation,
-        "stop": stop,
-        "drain": drain,
-        "requested_at": datetime.now(timezone.utc),
-    }
+    return _write(reader, incarnation=incarnation, stop=stop, drain=drain), incarnation
+
+
+def ask_to_delete(root: str, checkpoint_ids: Sequence[int]) -> str:
+    """Ask whichever driver of the job under ``root`` comes; the request.
+
+    Raises:
+        StorageError: the row could not be written.
+    """
+    return _write(Reader(root), delete=list(checkpoint_ids))
+
+
+def _write(reader: Reader, **wish: Any) -> str:
+    row = {"request": uuid.uuid4().hex, "requested_at": datetime.now(timezone.utc), **wish}
+    table = pa.Table.from_pylist([row], schema=REQUESTS)
     try:
-        write_deltalake(
-            reader.requests, pa.Table.from_pylist([row], schema=REQUESTS), mode="append"
-        )
+        # A table of an earlier version gets the columns that it lacks.
+        write_deltalake(reader.requests, table, mode="append", schema_mode="merge")
     except (DeltaError, OSError) as error:
         raise StorageError(f"could not write to {reader.requests!r}: {error}") from error
-    return str(row["request"]), incarnation
+    return str(row["request"])
+
+
+def await_deletion(root: str, request: str, timeout_s: float) -> bool:
+    """Whether ``request`` was obeyed; False if no driver runs that could, and it stands.
+
+    Raises:
+        DeletionError: it was refused, or there is no answer.
+    """
+    until = time.monotonic() + timeout_s
+    while True:
+        # Before the answer: a driver that ends may have answered first.
+        incarnation, ended = Reader(root).driver()
+        answer = Reader(root).answer(request)
+        if answer is not None:
+            if answer["kind"] == FactKind.DELETED.value:
+                return True
+            raise DeletionError(f"nothing was deleted: {answer['cause']}")
+        if ended:
+            return False
+        if time.monotonic() > until:
+            raise DeletionError(
+                f"no answer within {timeout_s:g} s. The request stands: driver incarnation "
+                f"{incarnation} obeys it if it is alive, else the next one does; 'absflow history' "
+                "shows when"
+            )
+        time.sleep(_LOOK_EVERY_S)
 
 
 def await_answer(root: str, request: str, incarnation: int, timeout_s: float) -> int:

@@ -14,8 +14,8 @@ import click
 from rich.console import Console
 
 from absflow.cli import asking, documents, submit, tables
-from absflow.cli.reader import Reader
-from absflow.errors import AbsflowError, SettingsError
+from absflow.cli.reader import CheckpointRecord, DeletionRecord, Reader
+from absflow.errors import AbsflowError, DeletionError, SettingsError
 from absflow.protocol.checkpoints import Status
 from absflow.protocol.inventory import RetentionPolicy
 from absflow.protocol.recovery import parse_wish
@@ -319,6 +319,84 @@ def savepoint(
     click.echo(f"savepoint {taken} of the job under {root}" + (", which stops" if stop else ""))
 
 
+@absflow.command()
+@click.argument("checkpoint_ids", metavar="ID...", type=int, nargs=-1, required=True)
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option("--yes", is_flag=True, help="Do not ask. Needed with --json and without a terminal.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for a driver that runs.",
+)
+@_on_storage
+def delete(
+    checkpoint_ids: tuple[int, ...],
+    dry_run: bool,
+    yes: bool,
+    timeout: float,
+    storage: str | None,
+    properties_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Delete savepoints, or other checkpoints.
+
+    What the job itself needs is refused, and then none of them is deleted. The driver of the job
+    deletes them; if none runs, the next one does, as soon as it is started.
+    """
+    root = _root(storage, properties_file)
+    record = Reader(root).deletion(checkpoint_ids)
+    if record.refused:
+        raise DeletionError(f"nothing was deleted: {record.refused}")
+    console = _console(quiet=as_json)
+    for block in tables.deletion(record):
+        console.print(block)
+        console.print()
+    if dry_run:
+        answer = "DRY RUN"
+    else:
+        if not yes:
+            _confirm(f"Delete {_these(record.checkpoints)}?", as_json)
+        answer = _delete(root, [r.checkpoint_id for r in record.checkpoints], timeout)
+    if as_json:
+        click.echo(documents.text(documents.deletion(record, answer)))
+    else:
+        console.print(_told(answer, record, root), soft_wrap=True)
+
+
+def _confirm(question: str, as_json: bool) -> None:
+    """Ask on the terminal; anything but yes ends the command."""
+    if as_json or not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here; give --yes, or --dry-run to look first")
+    click.confirm(question, abort=True)
+
+
+def _delete(root: str, checkpoint_ids: list[int], timeout: float) -> str:
+    request = asking.ask_to_delete(root, checkpoint_ids)
+    waiting = Console(stderr=True, markup=False, highlight=False)
+    with waiting.status("waiting for the driver"):
+        return "DELETED" if asking.await_deletion(root, request, timeout) else "STANDS"
+
+
+def _told(answer: str, record: DeletionRecord, root: str) -> str:
+    which = _these(record.checkpoints)
+    match answer:
+        case "DELETED":
+            return f"deleted {which} of the job under {root}; files go within a day"
+        case "STANDS":
+            return (
+                f"no driver runs the job under {root}: the request stands, and the next one "
+                f"deletes {which} as soon as it is started"
+            )
+    return "nothing was deleted"
+
+
+def _these(records: Sequence[CheckpointRecord]) -> str:
+    return ", ".join(f"{r.kind.value.lower()} {r.checkpoint_id}" for r in records)
+
+
 def _show_plan(document: documents.Document, arguments: Sequence[str]) -> None:
     """Print the plan, and at last what to run to do it."""
     console = _console()
@@ -381,8 +459,8 @@ def _properties(path: Path) -> dict[str, str]:
     return {match[1]: match[2] for match in found if match}
 
 
-def _console() -> Console:
+def _console(*, quiet: bool = False) -> Console:
     """Standard output; into a pipe, lines as long as the tables need."""
     wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     width = _PIPE_WIDTH if wide else None
-    return Console(width=width, markup=False, highlight=False, emoji=False)
+    return Console(width=width, markup=False, highlight=False, emoji=False, quiet=quiet)

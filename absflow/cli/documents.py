@@ -12,7 +12,7 @@ from decimal import Decimal
 from statistics import median
 from typing import Any
 
-from absflow.cli.reader import CheckpointRecord, RetentionRecord, StateRecord
+from absflow.cli.reader import CheckpointRecord, DeletionRecord, RetentionRecord, StateRecord
 from absflow.protocol.checkpoints import StageManifest, Status
 from absflow.protocol.inventory import (
     Action,
@@ -28,6 +28,7 @@ from absflow.protocol.lookup import sentence_of
 
 __all__ = [
     "checkpoint",
+    "deletion",
     "history",
     "plain",
     "retention",
@@ -85,6 +86,16 @@ def retention(record: RetentionRecord) -> Document:
     return {
         "actions": [sentence(action) for action in record.actions],
         "stays": list(record.reasons),
+    }
+
+
+def deletion(record: DeletionRecord, answer: str) -> Document:
+    """A deletion, and what has become of it."""
+    return {
+        "checkpoints": [_short(checkpoint) for checkpoint in record.checkpoints],
+        "frees": [sentence(action) for action in record.frees],
+        "bytes": record.bytes,
+        "answer": answer,
     }
 
 

@@ -33,7 +33,8 @@ from absflow.protocol.checkpoints import (
     StageReport,
     Status,
 )
-from absflow.protocol.inventory import Action, RetentionPolicy
+from absflow.protocol.deletion import Deletion, freed, judge
+from absflow.protocol.inventory import Action, DeleteSets, RetentionPolicy
 from absflow.protocol.lookup import (
     StageColumns,
     Stages,
@@ -46,9 +47,9 @@ from absflow.protocol.lookup import (
 )
 from absflow.protocol.retention import compacted_of, deleted_of, explain, lineage_of, plan
 from absflow.storage.layout import Layout
-from absflow.storage.stock import gather
+from absflow.storage.stock import Stock, gather
 
-__all__ = ["CheckpointRecord", "Reader", "RetentionRecord", "StateRecord"]
+__all__ = ["CheckpointRecord", "DeletionRecord", "Reader", "RetentionRecord", "StateRecord"]
 
 _REPORT = {f.name for f in fields(StageReport)}
 _LIGHT = ["checkpoint_id", "kind", "reason"]
@@ -75,6 +76,7 @@ class CheckpointRecord:
         cause: what was seen then.
         stages: the manifest; empty unless completed.
         versions: of absflow, pyspark and delta-spark.
+        kind: whether the clock or a person asked for it.
     """
 
     checkpoint_id: int
@@ -88,6 +90,7 @@ class CheckpointRecord:
     cause: str | None = None
     stages: tuple[StageManifest, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    kind: Kind = Kind.CHECKPOINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,23 @@ class RetentionRecord:
 
     actions: tuple[Action, ...]
     reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionRecord:
+    """A deletion that somebody wants.
+
+    Attributes:
+        checkpoints: what is to be deleted.
+        refused: why it cannot be; empty if it can.
+        frees: what nothing else needs, as actions of retention.
+        bytes: how large the files of the sets among it are.
+    """
+
+    checkpoints: tuple[CheckpointRecord, ...]
+    refused: str
+    frees: tuple[Action, ...]
+    bytes: int
 
 
 class Reader:
@@ -203,12 +223,49 @@ class Reader:
 
     def retention(self, policy: RetentionPolicy) -> RetentionRecord:
         """What retention would do now, and why the rest stays."""
+        there = self._stock().inventory
+        return RetentionRecord(plan(there, policy), explain(there, policy))
+
+    def deletion(self, checkpoint_ids: Collection[int]) -> DeletionRecord:
+        """What a deletion of these checkpoints would do now.
+
+        Raises:
+            NotFoundError: one of them is not completed, or was deleted.
+        """
+        ids = sorted({*checkpoint_ids})
+        records = tuple(self.checkpoint(n) for n in ids)
+        for record in records:
+            if record.status is not Status.COMPLETED:
+                raise self._no_checkpoint(record.checkpoint_id)
+        stock = self._stock()
+        refused = judge(stock.inventory, Deletion("", tuple(ids))).refused
+        frees = () if refused else freed(stock.inventory, ids)
+        return DeletionRecord(records, refused, frees, self._size(stock, frees))
+
+    def _stock(self) -> Stock:
         started = ds.field("kind") == AttemptFact.READY.value
         ready = self._read(self._layout.attempts, started, ["attempt", "details"])
         newest = max(ready, key=lambda row: int(row["attempt"]), default=None)
         sinks = json.loads(newest["details"]).get("on_checkpoint", {}) if newest else {}
-        there = gather(_Shelf(self), self._layout, sinks).inventory
-        return RetentionRecord(plan(there, policy), explain(there, policy))
+        return gather(_Shelf(self), self._layout, sinks)
+
+    def _size(self, stock: Stock, actions: Sequence[Action]) -> int:
+        """The bytes of all files of the sets that would be deleted."""
+        return sum(
+            file["size_bytes"]
+            for action in actions
+            if isinstance(action, DeleteSets)
+            for table, there in stock.sets[action.stage].items()
+            if not there.isdisjoint(action.set_ids)
+            for file in self._log_of(self._layout.state(table))
+            if file["partition.set_id"] in action.set_ids
+        )
+
+    def _log_of(self, table: str) -> list[dict[str, Any]]:
+        """The files of a table's newest version."""
+        with self._reading(table):
+            files = pa.table(DeltaTable(table).get_add_actions(flatten=True))
+        return list(files.select(["partition.set_id", "size_bytes"]).to_pylist())
 
     @property
     def requests(self) -> str:
@@ -223,10 +280,11 @@ class Reader:
         """
         rows = self._read(self._layout.attempts, None, ["incarnation", "kind"])
         newest = max(row["incarnation"] for row in rows)
-        ends = (r["kind"] for r in rows if r["incarnation"] == newest)
-        return newest, next(
-            (kind.lower() for kind in ends if kind in {AttemptFact.ENDED, AttemptFact.FAILED}), ""
-        )
+        kinds = [row["kind"] for row in rows if row["incarnation"] == newest]
+        if AttemptFact.WRITTEN in kinds:  # whoever writes a savepoint by hand runs no job
+            return newest, "ended"
+        ends = (kind for kind in kinds if kind in {AttemptFact.ENDED, AttemptFact.FAILED})
+        return newest, next((kind.lower() for kind in ends), "")
 
     def answer(self, request: str) -> dict[str, Any] | None:
         """The row of ``checkpoints`` that answers a request; None while there is none."""
@@ -355,6 +413,7 @@ def _ended(row: Mapping[str, Any], deleted: Collection[int]) -> CheckpointRecord
         cause=row["cause"],
         stages=tuple(stages),
         versions=dict(row["versions"] or []),
+        kind=Kind(row["type"] or Kind.CHECKPOINT.value),
     )
 
 

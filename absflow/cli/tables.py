@@ -12,12 +12,13 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from absflow.cli.documents import plain, summary
-from absflow.cli.reader import CheckpointRecord, StateRecord
+from absflow.cli.documents import plain, sentence, summary
+from absflow.cli.reader import CheckpointRecord, DeletionRecord, StateRecord
 from absflow.protocol.checkpoints import StageReport, Status
 from absflow.protocol.lookup import sentence_of
 
 __all__ = [
+    "deletion",
     "head",
     "history",
     "listed",
@@ -211,6 +212,25 @@ def plan(document: Mapping[str, Any]) -> Iterator[Table | Text]:
         yield listed("differences", document["differences"])
 
 
+def deletion(record: DeletionRecord) -> Iterator[Table | Text]:
+    """What a deletion takes away, block by block."""
+    table = _table("id>", "type", "completed (UTC)", "keys>", "state>")
+    for checkpoint in record.checkpoints:
+        reports = [s.report for s in checkpoint.stages]
+        table.add_row(
+            str(checkpoint.checkpoint_id),
+            checkpoint.kind.value,
+            _NONE if checkpoint.ended_at is None else _time(checkpoint.ended_at),
+            _count(sum(r.keys_total for r in reports)),
+            _bytes(sum(r.bytes_total for r in reports)),
+        )
+    yield table
+    if record.frees:
+        yield listed(f"frees {_bytes(record.bytes)} of state history", map(sentence, record.frees))
+    else:
+        yield Text("frees nothing by itself: all that it reads is read by others, too")
+
+
 def _sinks(sinks: Iterable[Mapping[str, Any]]) -> Table:
     table = _table("sink", "version>", "commits\nundone>", "table")
     for sink in sinks:
@@ -231,8 +251,8 @@ def listed(what: str, sentences: Iterable[str], style: str = "") -> Table:
     grid = Table.grid(padding=(0, 1))
     grid.add_column()
     grid.add_column(overflow="fold", style=style)
-    for sentence in sentences:
-        grid.add_row("-", sentence)
+    for line in sentences:
+        grid.add_row("-", line)
     table = Table.grid()
     table.add_row(Text(what, f"bold {style}".strip()))
     table.add_row(grid)

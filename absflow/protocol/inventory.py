@@ -145,6 +145,8 @@ class Inventory:
         ready: the current attempt is READY; else it is being restored.
         completed: every COMPLETED fact, deleted checkpoints included.
         savepoints: ids of those that a person asked for.
+        written: ids of the savepoints that were written by hand: their attempt does not go on from
+            them, unless it was restored from one.
         deleted: ids with a DELETED fact.
         compacted: every COMPACTED fact.
         pending: what the current attempt has pending.
@@ -160,6 +162,7 @@ class Inventory:
     ready: bool = True
     completed: tuple[Completed, ...] = ()
     savepoints: frozenset[int] = frozenset()
+    written: frozenset[int] = frozenset()
     deleted: frozenset[int] = frozenset()
     compacted: tuple[Compacted, ...] = ()
     pending: tuple[Pending, ...] = ()

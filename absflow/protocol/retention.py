@@ -50,7 +50,7 @@ from absflow.protocol.inventory import (
     Sink,
 )
 
-__all__ = ["compacted_of", "deleted_of", "explain", "lineage_of", "plan", "shortened"]
+__all__ = ["compacted_of", "deleted_of", "explain", "lineage_of", "needed", "plan", "shortened"]
 
 
 def lineage_of(
@@ -168,31 +168,42 @@ def explain(there: Inventory, policy: RetentionPolicy) -> tuple[str, ...]:
 _Kept = dict[int, list[str]]  # why a checkpoint stays, by id
 
 
+def needed(there: Inventory) -> _Kept:
+    """Why the job needs a checkpoint, whoever wants it gone; by id.
+
+    Raises:
+        ProtocolViolation: as :func:`plan`.
+    """
+    _check(there)
+    reasons: _Kept = {n: [f"attempt {there.attempt} goes on from it"] for n in _bases(there)}
+    for pending in there.pending:
+        # Which of these it will be laid on is known when it completes.
+        low, high = pending.base_id, pending.checkpoint_id
+        for checkpoint_id in (n for n in _line(there) if 0 < low <= n < high):
+            reasons.setdefault(checkpoint_id, []).append(f"base of pending checkpoint {high}")
+    return reasons
+
+
 def _kept(there: Inventory, policy: RetentionPolicy) -> _Kept:
     """The checkpoints that stay; a deleted one too, while the job goes on from it."""
-    _check(there, policy)
+    if policy.retained < 1 or policy.max_lineage < 1:
+        raise ProtocolViolation(f"{policy} would keep nothing; both numbers start at 1")
     kept: _Kept = {}
 
-    def keep(ids: Iterable[int], why: str) -> None:
+    def keep(ids: Iterable[int], *why: str) -> None:
         for checkpoint_id in ids:
-            kept.setdefault(checkpoint_id, []).append(why)
+            kept.setdefault(checkpoint_id, []).extend(why)
 
     ids = sorted(c.checkpoint_id for c in there.completed)
     periodic = [n for n in ids if n not in there.savepoints and n not in there.deleted]
     keep(periodic[-policy.retained :], f"one of the newest {policy.retained}")
     keep((n for n in ids if n in there.savepoints - there.deleted), "a savepoint")
-    keep(_bases(there), f"attempt {there.attempt} goes on from it")
-    for pending in there.pending:
-        # Which of these it will be laid on is known when it completes.
-        low, high = pending.base_id, pending.checkpoint_id
-        laid_on = (n for n in _line(there) if 0 < low <= n < high)
-        keep(laid_on, f"base of pending checkpoint {high}")
+    for checkpoint_id, why in needed(there).items():
+        keep([checkpoint_id], *why)
     return kept
 
 
-def _check(there: Inventory, policy: RetentionPolicy) -> None:
-    if policy.retained < 1 or policy.max_lineage < 1:
-        raise ProtocolViolation(f"{policy} would keep nothing; both numbers start at 1")
+def _check(there: Inventory) -> None:
     known = {0, *(c.checkpoint_id for c in there.completed)}
     named = {*there.attempts.values(), *(p.base_id for p in there.pending)}
     if not named <= known:
@@ -204,7 +215,8 @@ def _check(there: Inventory, policy: RetentionPolicy) -> None:
 
 def _line(there: Inventory) -> list[int]:
     """Completed checkpoints that an increment of the current attempt may be laid on."""
-    own = sorted(c.checkpoint_id for c in there.completed if c.attempt == there.attempt)
+    taken = (c for c in there.completed if c.checkpoint_id not in there.written)
+    own = sorted(c.checkpoint_id for c in taken if c.attempt == there.attempt)
     return [there.restored, *own] if there.restored else own
 
 

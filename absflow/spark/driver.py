@@ -122,7 +122,7 @@ class Tables:
         self._checkpoints.append(fact | _asked(action.kind, action.request))
 
     def write_refusal(self, action: RefuseRequest, now_ms: int) -> None:
-        """Answer a request for which nothing can be triggered."""
+        """Answer a request that is not obeyed."""
         self._checkpoints.append(
             {
                 "kind": REFUSED,
@@ -141,10 +141,11 @@ class Tables:
         fact["derived_from"] = manifest.derived_from
         self._checkpoints.append(fact | _asked(manifest.kind, manifest.request))
 
-    def write_deleted(self, checkpoint_ids: Sequence[int], now_ms: int) -> None:
-        """State that these checkpoints are gone, in one commit."""
+    def write_deleted(self, checkpoint_ids: Sequence[int], request: str, now_ms: int) -> None:
+        """State that these checkpoints are gone, in one commit, which answers ``request``."""
+        asked = {"request": request or None}
         self._checkpoints.append(
-            *(self._retained(n, FactKind.DELETED, now_ms) for n in checkpoint_ids)
+            *(self._retained(n, FactKind.DELETED, now_ms) | asked for n in checkpoint_ids)
         )
 
     def write_compacted(self, fact: Compacted, now_ms: int) -> None:
@@ -332,9 +333,13 @@ class CoordinatorDriver:
                 waiting.extend(self._do(action))
         return stop
 
-    def write_deleted(self, checkpoint_ids: Sequence[int]) -> None:
-        """Write what retention decided; raises as :meth:`handle`."""
-        self._tables.write_deleted(checkpoint_ids, self._now_ms())
+    def write_deleted(self, checkpoint_ids: Sequence[int], request: str = "") -> None:
+        """Write what retention decided, or somebody asked for; raises as :meth:`handle`."""
+        self._tables.write_deleted(checkpoint_ids, request, self._now_ms())
+
+    def write_refusal(self, request: str, why: str) -> None:
+        """Answer a request of which the coordinator knows nothing; raises as :meth:`handle`."""
+        self._tables.write_refusal(RefuseRequest(request, why), self._now_ms())
 
     def write_compacted(self, fact: Compacted) -> None:
         """Write what retention did; raises as :meth:`handle`."""

@@ -3,6 +3,8 @@
 One thread makes a plan after a checkpoint has completed, and carries it out action by action. It
 writes no facts itself: it asks the thread that owns the driver's tables to write them, and waits.
 Every plan is made from what is there, so what a kill or an error leaves undone is in the next one.
+Who asks for a deletion (:mod:`absflow.protocol.deletion`) is answered before a plan is made, and
+waits for no checkpoint.
 
 When files go. A DELETE takes a set or an epoch out of a table at once, by its partition column, so
 that it rewrites nothing and meets no concurrent append. Its files go with a later VACUUM, so that
@@ -19,10 +21,11 @@ import logging
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -30,6 +33,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from absflow.errors import FencedError, StorageError
+from absflow.protocol.deletion import Deletion, obey
 from absflow.protocol.inventory import (
     Action,
     Compact,
@@ -40,6 +44,7 @@ from absflow.protocol.inventory import (
     DropChannels,
     DropPositions,
     DropWorkingDirectory,
+    Inventory,
     RetentionPolicy,
 )
 from absflow.protocol.retention import plan
@@ -75,11 +80,15 @@ class FactWanted:
 
     Attributes:
         deleted: checkpoints whose DELETED facts are to be written.
+        request: what their deletion answers; empty if retention decided it.
+        refused: why this request is refused, to be written in the place of them.
         compacted: a COMPACTED fact to be written.
         written: gets the outcome.
     """
 
     deleted: Sequence[int] = ()
+    request: str = ""
+    refused: str = ""
     compacted: Compacted | None = None
     written: Future[None] = field(default_factory=Future)
 
@@ -92,7 +101,9 @@ class FactWanted:
         """
         try:
             if self.deleted:
-                coordinator.write_deleted(self.deleted)
+                coordinator.write_deleted(self.deleted, self.request)
+            if self.refused:
+                coordinator.write_refusal(self.request, self.refused)
             if self.compacted is not None:
                 coordinator.write_compacted(self.compacted)
         except StorageError as error:
@@ -116,7 +127,7 @@ class SparkShelf:
         self.read: Callable[[str], str | None] = files.read
 
     def rows(
-        self, table: str, columns: Sequence[str], only: tuple[str, Collection[int]] | None = None
+        self, table: str, columns: Sequence[str], only: tuple[str, Collection[Any]] | None = None
     ) -> list[dict[str, Any]]:
         """Rows of a table; ``only`` those with one of these values in this column."""
         frame = tables.read(self._spark, table).select(*columns)
@@ -165,19 +176,28 @@ class Retention:
         self._tell = tell
         self._started = time.monotonic()
         self._vacuumed: dict[str, float] = {}
-        self._completed = threading.Event()
+        self._deletions: deque[Deletion] = deque()  # an answered one is taken out by the thread
+        self._asked = threading.Event()
+        self._news = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=_GROUP, daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
         """Say that a checkpoint has completed."""
-        self._completed.set()
+        self._news.set()
+
+    def delete(self, deletion: Deletion) -> None:
+        """Take a request, which may have its answer; what is not answered here stands."""
+        self._deletions.append(deletion)
+        self._asked.set()
+        self._news.set()
 
     def close(self) -> None:
         """End the thread, in the middle of a plan if there is one."""
         self._closing.set()
-        self._completed.set()
+        self._asked.set()
+        self._news.set()
         while self._thread.is_alive():
             # Again, for it may have been between two Spark jobs.
             self._spark.sparkContext.cancelJobGroup(_GROUP)
@@ -187,9 +207,14 @@ class Retention:
         self._spark.sparkContext.setJobGroup(_GROUP, "retention")
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", _GROUP)
         pause = EVERY
-        while not self._closing.wait(pause):
-            self._completed.wait()
-            self._completed.clear()
+        while True:
+            # No pause for a person who waits.
+            if not self._asked.wait(pause):
+                self._news.wait()
+            self._asked.clear()
+            self._news.clear()
+            if self._closing.is_set():
+                return
             started = time.monotonic()
             try:
                 self._clean()
@@ -208,7 +233,7 @@ class Retention:
     def _clean(self) -> None:
         self._check_open()
         stock = gather(SparkShelf(self._spark), self._layout, self._sinks)
-        actions = plan(stock.inventory, self._policy)
+        actions = plan(self._obey(stock.inventory), self._policy)
         deleted = [a.checkpoint_id for a in actions if isinstance(a, DeleteManifest)]
         if deleted:
             self._write(FactWanted(deleted=deleted))
@@ -217,6 +242,22 @@ class Retention:
             self._fence.check()
             self._do(action, stock)
         self._tidy(stock)
+
+    def _obey(self, there: Inventory) -> Inventory:
+        """Answer all who want something deleted; what is there then."""
+        asked = tuple(self._deletions)
+        if not asked:
+            return there
+        requests = [deletion.request for deletion in asked]
+        shelf = SparkShelf(self._spark)
+        rows = shelf.rows(self._layout.checkpoints, ["request"], ("request", requests))
+        for verdict in obey(there, asked, {row["request"] for row in rows}):
+            _LOG.info("retention: %s", verdict)
+            self._write(FactWanted(verdict.delete, verdict.request, verdict.refused))
+            there = replace(there, deleted=there.deleted.union(verdict.delete))
+        for _ in asked:
+            self._deletions.popleft()
+        return there
 
     def _do(self, action: Action, stock: Stock) -> None:
         layout = self._layout

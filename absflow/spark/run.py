@@ -22,6 +22,7 @@ from absflow.columnar.pages import PageKind
 from absflow.columnar.stage import StageSpec
 from absflow.errors import FencedError, JobFailedError, SettingsError, StorageError
 from absflow.protocol.checkpoints import AttemptFact
+from absflow.protocol.deletion import Deletion
 from absflow.protocol.messages import Event, InputExhausted, RootInput, StopRequested, Tick
 from absflow.protocol.restarts import Restarts, on_failure
 from absflow.spark.batch import StageBatches
@@ -111,6 +112,7 @@ class Run:
         self._savepoints = Savepoints(
             self._coordinator,
             Requests(spark, self._files, self._layout, self._begun.claim.incarnation),
+            delete=self._delete,
         )
         self._unflushed: dict[str, int] = {}
         self._stages: dict[str, _StageQuery] = {}
@@ -313,6 +315,9 @@ class Run:
     def _completed(self, checkpoint_id: int) -> None:
         self._publisher.submit(checkpoint_id)
         self._retention.wake()
+
+    def _delete(self, deletion: Deletion) -> None:
+        self._retention.delete(deletion)
 
     def _look_for_newer(self, event: _Told | None) -> None:
         """Whether this driver must stop; a query that died may have done so because of that."""

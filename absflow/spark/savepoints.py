@@ -1,13 +1,15 @@
 """Savepoints that people ask for, from Python or by a row of the ``requests`` table.
 
 The command line writes that table and the driver only reads it, for two processes must not write
-one table on a local file system. A row names the driver that it is for, so no later one obeys it;
-its answer is a row of ``checkpoints``.
+one table on a local file system. A row that wants a savepoint names the driver that it is for, so
+no later one obeys it; its answer is a row of ``checkpoints``. A row that wants checkpoints deleted
+is for every driver, and goes to :mod:`absflow.spark.retention`.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -15,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from absflow.errors import SavepointFailedError
+from absflow.protocol.deletion import Deletion
 from absflow.protocol.messages import SavepointRequested
 from absflow.spark.drain import Drain
 from absflow.spark.driver import Answer, CoordinatorDriver
@@ -42,7 +45,7 @@ class Request:
 
 
 class Requests:
-    """The requests to one driver."""
+    """The requests to one driver, and those to any."""
 
     def __init__(self, spark: SparkSession, files: Files, layout: Layout, incarnation: int) -> None:
         """Follow the table; it need not be there yet."""
@@ -50,16 +53,28 @@ class Requests:
         self._path = layout.requests
         self._incarnation = incarnation
         self._log = LogTail(files.read, self._path)
+        # What stands since before this driver may be in no commit behind the log's checkpoint.
+        self._news = self._log.version >= 0
         self._told: set[str] = set()
 
-    def poll(self) -> list[Request]:
-        """What is new; costs one look for a file if nothing is."""
-        if not self._log.advance():
+    def poll(self) -> list[Request | Deletion]:
+        """What is new, in its order; costs one look for a file if nothing is."""
+        if not (self._log.advance() or self._news):
             return []
-        mine = tables.read(self._spark, self._path).where(F.col("incarnation") == self._incarnation)
-        rows = [r for r in mine.collect() if r["request"] not in self._told]
+        self._news = False
+        table = tables.read(self._spark, self._path)
+        mine = F.col("incarnation") == self._incarnation
+        if "delete" in table.columns:
+            mine |= F.col("delete").isNotNull()
+        found = table.where(mine).orderBy("requested_at").toArrow().to_pylist()
+        rows = [row for row in found if row["request"] not in self._told]
         self._told.update(row["request"] for row in rows)
-        return [Request(row["request"], bool(row["stop"]), bool(row["drain"])) for row in rows]
+        return [
+            Deletion(row["request"], tuple(row["delete"]))
+            if row.get("delete") is not None
+            else Request(row["request"], bool(row["stop"]), bool(row["drain"]))
+            for row in rows
+        ]
 
 
 class Savepoints:
@@ -70,12 +85,24 @@ class Savepoints:
         drained: the savepoint that the job stops with, drained; 0 if there is none.
     """
 
-    def __init__(self, coordinator: CoordinatorDriver, requests: Requests) -> None:
-        """Ask ``coordinator`` for them; ``requests`` are those from outside."""
+    def __init__(
+        self,
+        coordinator: CoordinatorDriver,
+        requests: Requests,
+        delete: Callable[[Deletion], None],
+    ) -> None:
+        """Ask ``coordinator`` for them; ``requests`` are those from outside.
+
+        Args:
+            coordinator: gets the wishes for savepoints.
+            requests: the wishes from outside.
+            delete: gets those for deletions; must not block.
+        """
         self.drain = Drain()
         self.drained = 0
         self._coordinator = coordinator
         self._requests = requests
+        self._delete = delete
         self._answers: dict[str, Future[int]] = {}
         self._draining = ""
         coordinator.on_answer = self._answered
@@ -88,7 +115,13 @@ class Savepoints:
 
     def poll(self, now_ms: int) -> bool:
         """Obey what has come from outside; whether the job is to stop."""
-        return any([self.obey(request, now_ms) for request in self._requests.poll()])
+        stop = False
+        for request in self._requests.poll():
+            if isinstance(request, Deletion):
+                self._delete(request)
+            else:
+                stop = self.obey(request, now_ms) or stop
+        return stop
 
     def obey(self, request: Request, now_ms: int) -> bool:
         """Trigger a savepoint; whether the job is to stop at once."""

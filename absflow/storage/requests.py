@@ -1,4 +1,9 @@
-"""The columns of the ``requests`` table, which is written without Spark and read with it."""
+"""The columns of the ``requests`` table, which is written without Spark and read with it.
+
+A row with ``delete`` wants these checkpoints deleted, and is for whichever driver comes; tables
+that were begun by earlier versions get that column with the first such row. Any other row wants a
+savepoint of the driver that it names.
+"""
 
 from __future__ import annotations
 
@@ -13,5 +18,6 @@ REQUESTS = pa.schema(
         ("stop", pa.bool_()),
         ("drain", pa.bool_()),
         ("requested_at", pa.timestamp("us", tz="UTC")),
+        ("delete", pa.list_(pa.int64())),
     ]
 )

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from absflow.protocol import recovery
+from absflow.errors import NotFoundError
+from absflow.protocol import handwriting, recovery
 from absflow.protocol.checkpoints import TERMINAL, AttemptFact, Kind
 from absflow.protocol.inventory import Channel, Completed, Inventory, Pending, Sink
 from absflow.protocol.lookup import StageColumns, Stages, stages_of, whose
@@ -75,10 +76,13 @@ def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
         shelf: how to look.
         layout: where things lie.
         sinks: the stage of each on-checkpoint sink of the job.
+
+    Raises:
+        NotFoundError: no attempt of a job was ever started there.
     """
     started = shelf.rows(layout.attempts, _STARTS)
-    attempts = recovery.attempts_of(started)
-    current = max(attempts, key=lambda a: a.attempt)
+    attempts = _attempts(layout.root, started)
+    current = attempts[-1]
     # Before the facts: what completes in between must be known, as pending or as completed.
     triggers = shelf.rows(layout.barriers, _TRIGGERS, ("attempt", [current.attempt]))
     facts = shelf.rows(layout.checkpoints, _FACTS)
@@ -86,9 +90,13 @@ def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
     done = {n: r["attempt"] for n, r in whole.items()}
     graph = next(json.loads(r["details"]) for r in started if _is_start_of(r, current.attempt))
     stages = stages_of(started)
-    savepoints = {r["checkpoint_id"] for r in facts if r["type"] == Kind.SAVEPOINT.value} & {*done}
+    savepoints = frozenset(n for n, r in whole.items() if r["type"] == Kind.SAVEPOINT.value)
     origins = {a.attempt: _origin(layout.root, a) for a in attempts}
-    manifests = _manifests(shelf, layout, done, deleted_of(facts), savepoints, origins)
+    written = handwriting.written_of(whole.values()).keys()
+    own = {n for n, attempt in done.items() if attempt == current.attempt and n not in written}
+    bases = [max(some) for some in (own, own - savepoints) if some]
+    there = done.keys() - deleted_of(facts)
+    manifests = _manifests(shelf, layout, {*there, *bases, origins[current.attempt]} & {*done})
     sets = {
         stage: {table: shelf.values(layout.state(table), "set_id") for table in sorted(tables)}
         for stage, tables in _tables(stages, shelf.names(layout.states)).items()
@@ -99,7 +107,8 @@ def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
         completed=tuple(
             Completed(n, attempt, _lineages(manifests.get(n, ()))) for n, attempt in done.items()
         ),
-        savepoints=frozenset(savepoints),
+        savepoints=savepoints,
+        written=frozenset(written),
         deleted=deleted_of(facts),
         compacted=compacted_of(facts),
         **_under_way(triggers, facts),
@@ -110,11 +119,7 @@ def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
             current.attempt,
             graph,
             # A savepoint written by hand was taken in no batch.
-            {
-                n: manifest
-                for n, manifest in manifests.items()
-                if done[n] == current.attempt and whole[n]["derived_from"] is None
-            },
+            {n: manifest for n, manifest in manifests.items() if n in own},
         ),
         sinks=tuple(
             Sink(name, stage, _published(shelf, layout, current.attempt, name, started, done))
@@ -124,6 +129,17 @@ def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
         positions=_attempts_in(shelf.names(layout.positions)),
     )
     return Stock(inventory, stages, {n: whose(r) for n, r in whole.items()}, sets)
+
+
+def _attempts(root: str, started: Iterable[Row]) -> list[recovery.Attempt]:
+    """The attempts by number; there is at least one."""
+    attempts = recovery.attempts_of(started)
+    if not attempts:
+        raise NotFoundError(
+            f"no attempt of a job was ever started under {root!r}, so whatever is there is what "
+            "one will begin with; start the job first"
+        )
+    return attempts
 
 
 def _is_start_of(row: Row, attempt: int) -> bool:
@@ -154,18 +170,8 @@ def _under_way(triggers: Iterable[Row], facts: Iterable[Row]) -> dict[str, Any]:
     return {"pending": tuple(pending), "ended_id": min(known, max(ends, default=0))}
 
 
-def _manifests(
-    shelf: Shelf,
-    layout: Layout,
-    done: Mapping[int, int],
-    deleted: Collection[int],
-    savepoints: Collection[int],
-    origins: Mapping[int, int],
-) -> dict[int, list[Row]]:
+def _manifests(shelf: Shelf, layout: Layout, wanted: Collection[int]) -> dict[int, list[Row]]:
     """The manifests that may be needed: of what is there, and of what the job goes on from."""
-    own = [n for n, attempt in done.items() if attempt == max(origins)]
-    bases = [max(some) for some in (own, [n for n in own if n not in savepoints]) if some]
-    wanted = {*(done.keys() - set(deleted)), *bases, origins[max(origins)]} & {*done}
     rows = shelf.rows(
         layout.checkpoints, ("checkpoint_id", "kind", "stages"), ("checkpoint_id", wanted)
     )

@@ -8,6 +8,7 @@ since its base, a full one (base 0) every live key and no tombstone.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
@@ -17,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import TableNotFoundError
 
 from absflow.protocol.checkpoints import extend_lineage
 from absflow.storage.tables import ATTEMPTS, BARRIERS, CHECKPOINTS, OVERTAKES, history_columns
@@ -218,6 +220,31 @@ def _facts(root: Root, attempt: int, sets: Mapping[str, Mapping[int, list[Row]]]
 def retire(root: Root, checkpoint_id: int) -> None:
     """Delete a completed checkpoint, as retention does; its sets stay."""
     _add_fact(root, {"checkpoint_id": checkpoint_id, "kind": "DELETED"})
+
+
+def end_driver(root: Root) -> None:
+    """Let the newest driver say that it has ended."""
+    fact = {"attempt": 1, "incarnation": 2, "at": START, "kind": "ENDED"}
+    _write(root.path / "attempts", ATTEMPTS, [fact])
+
+
+def requests(root: Root) -> list[Row]:
+    """What was asked for."""
+    try:
+        return list(DeltaTable(root.path / "requests").to_pyarrow_table().to_pylist())
+    except TableNotFoundError:
+        return []
+
+
+def answer(root: Root, timeout_s: float, **fact: Any) -> Row:
+    """Wait for a request, and answer it as a driver does; the request."""
+    until = time.monotonic() + timeout_s
+    while not (rows := requests(root)):
+        assert time.monotonic() < until, "nobody has asked for anything"
+        time.sleep(0.05)
+    newest = max(rows, key=lambda row: row["requested_at"])
+    _add_fact(root, {"request": newest["request"], **fact})
+    return dict(newest)
 
 
 def compact(root: Root, stage: str, checkpoint_id: int, replaces: list[int]) -> None:

@@ -99,6 +99,7 @@ def by_key(rows):
         ("gc", "--dry-run", "--retained", "2", "--max-sets", "1"),
         ("restore", "--help"),
         ("savepoint", "--help"),
+        ("delete", "--help"),
     ],
     ids=" ".join,
 )

@@ -6,8 +6,8 @@ By the word behind its fence a block is
 - ``sql``: its statements are run on the same session;
 - ``sh``: its lines are run in a copy of the checkout in which ``make demo`` has been run on the
   first days of the data (``make test`` is not run again);
-- ``text``: what the block before it prints. Digits and widths of columns may differ; ``...`` stands
-  for any lines;
+- ``text``: what the block before it prints. Digits, units, widths of columns and the name of a
+  temporary folder, written ``/data``, may differ; ``...`` stands for any lines;
 - ``properties``: settings, which are read and checked;
 - ``mermaid``: a diagram; those of the state machines are written by ``docs/generated.py``;
 - ``ascii``: a drawing.
@@ -22,6 +22,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,9 +49,15 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 def told(text: str) -> list[str]:
     """The lines of ``text`` without what changes from run to run."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    plain = re.sub(rf"{re.escape(tempfile.gettempdir())}/tmp\w+", "/data", plain)
     lines = (re.sub(r"-?[\d.,:]*\d", "0", line) for line in plain.splitlines())
+    lines = (re.sub(r"\b0 (?:(ms|s|min)|[kMG]?B)\b", _unit, line) for line in lines)
     squeezed = (re.sub(r"([-─+])[-─+]*", r"\1", line) for line in lines)
     return [words for line in squeezed if (words := " ".join(line.split()))]
+
+
+def _unit(size: re.Match[str]) -> str:
+    return "0 s" if size[1] else "0 B"
 
 
 def assert_told(expected: str, actual: str) -> None:
@@ -103,7 +110,7 @@ class Reader:
         done = subprocess.run(
             ["bash", "-c", line.replace("make ", "make -o .venv/.setup ", 1)],
             cwd=self.checkout,
-            env={**os.environ, "PATH": path},
+            env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             check=False,
