@@ -41,7 +41,7 @@ def wait(condition: Callable[[], bool], run: Run) -> None:
 @contextmanager
 def running(spark: SparkSession, root: Path) -> Iterator[Run]:
     """A chain job without an end, of which retention keeps one checkpoint."""
-    with settings(spark, conf(root)):
+    with settings(spark, conf(root, checkpoint__retained="1")):
         run = chain(spark, root, bounded=False).start()
     try:
         yield run
