@@ -25,8 +25,9 @@ from pyspark.sql.streaming import DataStreamReader
 
 import absflow
 
-# A source that ends has so many parts of so many rows, and gives one part to a batch.
-PARTS = 12
+# A source that ends has so many parts of so many rows, and gives one part to a batch; but two if
+# they come later.
+PARTS = 9
 ROWS = 6
 TOPIC = "every-source"
 GENERATED = ("rate", "rate-micro-batch")
@@ -100,8 +101,8 @@ def frames(spark: SparkSession, servers: str, root: Path) -> dict[str, DataFrame
     topic = {"kafka.bootstrap.servers": servers, "subscribe": TOPIC, "startingOffsets": "earliest"}
     files = read("parquet", maxFilesPerTrigger=1).schema("id long")
     tables = {
-        name: read("delta", maxFilesPerTrigger=1).load(str(root / name))
-        for name in ("delta", "delta-snapshot")
+        name: read("delta", maxFilesPerTrigger=files_each).load(str(root / name))
+        for name, files_each in (("delta", 2), ("delta-snapshot", 1))
     }
     return {
         "files": files.load(str(root / "files")),

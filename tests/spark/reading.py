@@ -44,11 +44,11 @@ def state_at(
 
 
 def durable_files(storage: Path) -> dict[str, int]:
-    """When each file was written, but for Spark's own, which a thread of Spark's tidies up."""
+    """When each file was written, but for the lock, and Spark's own, which a thread tidies up."""
     return {
         str(path.relative_to(storage)): path.stat().st_mtime_ns
         for path in storage.rglob("*")
-        if path.is_file() and path.relative_to(storage).parts[0] != "work"
+        if path.is_file() and path.relative_to(storage).parts[0] not in {"work", "driver.lock"}
     }
 
 

@@ -14,7 +14,7 @@ from reading import assert_same_rows, completed, files_read, state_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-FILES = 5
+FILES = 4
 PARTITIONS = "spark.sql.shuffle.partitions"
 # What of the state does not depend on which of a stage's inputs came first.
 STATES = {
@@ -58,8 +58,8 @@ def test_three_runs_agree(spark: SparkSession, tmp_path: Path) -> None:
 
     The third run goes back to a checkpoint of the second one that cuts both sources.
     """
-    write_source(tmp_path / "a", files=FILES, rows=40, seed=6)
-    write_source(tmp_path / "b", files=FILES, rows=20, seed=7)
+    write_source(tmp_path / "a", files=FILES, rows=10, seed=6)
+    write_source(tmp_path / "b", files=FILES, rows=10, seed=7)
     shape = {"checkpoint__interval": "500ms", "key_groups": "32"}
 
     plain = run(spark, tmp_path, "plain", partitions=2, checkpoint__interval="1h", key_groups="4")
