@@ -133,13 +133,21 @@ def expected_states(root: Path, positions: Mapping[str, int]) -> dict[str, pd.Da
 
 
 def diamond(
-    spark: SparkSession, root: Path, sink: Path | None = None, *, bounded: bool = False
+    spark: SparkSession,
+    root: Path,
+    sink: Path | None = None,
+    *,
+    bounded: bool = False,
+    files_each: int = 1,
 ) -> absflow.Job:
-    """The job over the sources below ``root``; its sink is there too, if no other is given."""
+    """The job over the sources below ``root``; its sink is there too, if no other is given.
+
+    A batch reads ``files_each`` files of a source.
+    """
     job = absflow.Job("diamond", spark)
 
     def source(name: str) -> object:
-        frame = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
+        frame = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", files_each)
         return job.source(name, frame.parquet(str(root / name)), bounded=bounded)
 
     a, b = source("a"), source("b")

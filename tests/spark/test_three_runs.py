@@ -26,7 +26,13 @@ SINK = ["id", "g", "v"]
 
 
 def run(
-    spark: SparkSession, root: Path, name: str, *, partitions: int, **more: str
+    spark: SparkSession,
+    root: Path,
+    name: str,
+    *,
+    partitions: int,
+    files_each: int = FILES,
+    **more: str,
 ) -> dict[str, pd.DataFrame]:
     """A run to the end, in a storage root of its own by ``name``: final states, and the sink."""
     conf = {k.replace("__", ".").replace("_", "-"): value for k, value in more.items()}
@@ -35,7 +41,7 @@ def run(
     spark.conf.set(PARTITIONS, str(partitions))
     try:
         with settings(spark, {**conf, "storage.path": str(storage)}):
-            started = diamond(spark, root, sink, bounded=True).start()
+            started = diamond(spark, root, sink, bounded=True, files_each=files_each).start()
             assert started.await_termination(timeout=200)
     finally:
         spark.conf.set(PARTITIONS, before)
@@ -65,7 +71,7 @@ def test_three_runs_agree(spark: SparkSession, tmp_path: Path) -> None:
     plain = run(spark, tmp_path, "plain", partitions=2, checkpoint__interval="1h", key_groups="4")
     assert len(completed(spark, tmp_path / "plain" / "job")) == 1  # the one of the end
 
-    checkpointed = run(spark, tmp_path, "checkpointed", partitions=4, **shape)
+    checkpointed = run(spark, tmp_path, "checkpointed", partitions=4, files_each=1, **shape)
     rows = completed(spark, tmp_path / "checkpointed" / "job")
     middle = next(row for row in rows if all(0 < n < FILES for n in read_at(row)))
 
