@@ -62,7 +62,8 @@ def read_at(row: dict[str, Any]) -> tuple[int, int]:
 def test_three_runs_agree(spark: SparkSession, tmp_path: Path) -> None:
     """Sink and final states are the same rows, and those of a plain computation.
 
-    The third run goes back to a checkpoint of the second one that cuts both sources.
+    The second run reads a file in each batch, the others all there are. The third goes back to a
+    checkpoint of the second that cuts both sources.
     """
     write_source(tmp_path / "a", files=FILES, rows=10, seed=6)
     write_source(tmp_path / "b", files=FILES, rows=10, seed=7)
