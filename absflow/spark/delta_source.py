@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -137,9 +138,10 @@ class _Log:
         try:
             self._log = self._delta.DeltaLog.forTable(self._session, table)
             self._newest = self._log.update(*_defaults(self._log, "update", range(1, 4)))
-        except Py4JJavaError as error:
-            told = error.java_exception.toString()
-            raise StorageError(f"could not read the log of table {table!r}: {told}") from error
+        except (Py4JJavaError, PySparkException) as error:
+            raise StorageError(
+                f"could not read the log of table {table!r}: {_told(error)}"
+            ) from error
         self.id = str(self._newest.metadata().id())
 
     def replaced(self, position: DeltaPosition) -> list[str]:
@@ -151,10 +153,10 @@ class _Log:
         rest = _defaults(self._log, "getSnapshotAt", range(2, 5))
         try:
             snapshot = self._log.getSnapshotAt(position.version, *rest)
-        except Py4JJavaError as error:
+        except (Py4JJavaError, PySparkException) as error:
             raise StorageError(
                 f"version {position.version} of table {self._table!r} cannot be made any more: "
-                f"{error.java_exception.toString()}"
+                f"{_told(error)}"
             ) from error
         source = self._delta.files.DeltaSourceSnapshot(self._session, snapshot, self._nothing)
         indexed = DataFrame(source.filteredFiles().toDF(), self._spark)
@@ -162,6 +164,12 @@ class _Log:
         now = DataFrame(self._newest.allFiles().toDF(), self._spark).select("path")
         gone = unread.join(now, "path", "left_anti").orderBy("index")
         return [row.path for row in gone.collect()]
+
+
+def _told(error: Py4JJavaError | PySparkException) -> str:
+    """PySpark makes exceptions of its own of Spark's, and leaves others as they come from Java."""
+    java = getattr(error, "java_exception", None)
+    return str(java.toString() if java is not None else error)
 
 
 def _defaults(of: Any, method: str, places: range) -> list[Any]:
