@@ -33,6 +33,7 @@ __all__ = [
     "ALIGNMENT_PROPERTY",
     "ControlStart",
     "JobSpec",
+    "begins_in_batch_2",
     "check_source",
     "restored_pages",
     "source_index",
@@ -184,6 +185,16 @@ def stage_pages(
     if restored:
         parts.append(_pages_in(spark, layout.restored(stage, attempt)))
     return _stateful(parts, spec)
+
+
+def begins_in_batch_2(spec: StageSpec) -> bool:
+    """Whether a restored stage reads nothing in batch 1, as in batch 0, which restores its state.
+
+    After a start Spark asks a source once more for the rows of the last batch that was done, which
+    for batch 0 begins with the source. Delta then wants its log from there on, of which much may be
+    gone. A batch 1 that had begun when the query started is not preceded by that.
+    """
+    return any(given.root and given.format == "delta" for given in spec.inputs)
 
 
 def restored_pages(spark: SparkSession, spec: StageSpec, layout: Layout, attempt: int) -> DataFrame:

@@ -9,27 +9,29 @@ for a file source the entries since the last copy, for others the few files that
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 
 from absflow.columnar.stage import StageSpec
 from absflow.errors import StorageError
+from absflow.spark.delta_source import DeltaPosition, cleaned_up
 from absflow.spark.kafka import Offsets, available_offsets
 from absflow.spark.plan import source_index
-from absflow.spark.sources import describe_source
+from absflow.spark.sources import SourceDescription, describe_source
 from absflow.storage import file_source_log
-from absflow.storage.delta_log import log_file, newest_version
 from absflow.storage.file_source_log import FileEntry
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 
-__all__ = ["NOTHING_READ", "SourceLogs", "unreadable"]
+__all__ = ["NOTHING_READ", "SourceLogs", "copies_since", "unreadable"]
 
 # How Spark's offset log says that a source has not given anything yet.
 NOTHING_READ = "-"
 _COMPACT = ".compact"
+# Where Spark's rate source keeps when it began; its position is the seconds since then.
+_RATE_START = "0"
 
 
 class SourceLogs:
@@ -137,14 +139,30 @@ def offset_of(position: str) -> int:
     return int(json.loads(position)["logOffset"])
 
 
+def copies_since(files: Files, layout: Layout, source: str, attempt: int) -> list[str]:
+    """The directories of copies for a source in an attempt and in those behind it, in order.
+
+    Another stage may read it in another attempt.
+    """
+    attempts = (name.partition("=")[2] for name in files.names(layout.positions))
+    return [
+        layout.source_log(stage, source, since)
+        for since in sorted(int(number) for number in attempts if number.isdecimal())
+        if since >= attempt
+        for stage in files.names(layout.positions_of(since))
+        if source in files.names(f"{layout.positions_of(since)}/{stage}")
+    ]
+
+
 def unreadable(
     spark: SparkSession,
     files: Files,
     frame: DataFrame,
     position: str,
     copies: str,
+    since: Sequence[str],
 ) -> list[str]:
-    """What a source does not hold any more of what stands behind a position, in words.
+    """What is gone of that which a source needs to go on at a position, in words.
 
     Args:
         spark: the session.
@@ -152,34 +170,58 @@ def unreadable(
         frame: the source's frame.
         position: where it is to go on.
         copies: the directory of copies of the attempt that the position is of.
+        since: that one, and those of later attempts: they name files that were read behind it.
 
     Raises:
         StorageError: the source cannot be asked.
     """
     source = describe_source(frame)
     if source.is_files:
-        gone = _missing_files(files, copies, position)
-        if gone:
-            return [f"{len(gone)} files that were read after it are gone, {gone[0]!r} first"]
-    elif position == NOTHING_READ:
-        return []
-    elif source.format == "kafka":
+        return _missing_files(files, copies, since, position)
+    if position == NOTHING_READ:
+        return _begins_elsewhere(source)
+    if source.format == "kafka":
         return _expired(available_offsets(spark, source.options, position), position)
-    elif source.format == "delta" and "path" in source.options:
-        return _cleaned_up(files, source.options["path"], position)
+    if source.format == "delta" and "path" in source.options:
+        return cleaned_up(spark, files, source.options, DeltaPosition.parse(position))
+    if source.format == "rate" and _RATE_START not in files.names(copies):
+        return [f"{copies}/{_RATE_START} is gone, which says when it began"]
     return []
 
 
-def _missing_files(files: Files, copies: str, position: str) -> list[str]:
+def _begins_elsewhere(source: SourceDescription) -> list[str]:
+    """Without a position a source begins where its options say, which must still be the same."""
+    if source.format == "delta" and source.options.get("startingversion", "").lower() == "latest":
+        return [
+            "it had read nothing, and its startingVersion=latest is another version now; set "
+            "startingVersion to the first version that it is to read"
+        ]
+    return []
+
+
+def _missing_files(files: Files, copies: str, since: Sequence[str], position: str) -> list[str]:
+    """Of a file source: its log up to the position, or files that it has read behind it."""
     upto = -1 if position == NOTHING_READ else offset_of(position)
-    later: Mapping[str, None] = {
-        unquote(entry.path): None
+    try:
+        entries = {each: _copied(files, each) for each in {copies: None, **dict.fromkeys(since)}}
+        file_source_log.build(entries[copies], upto, compact_interval=1)
+    except StorageError as error:
+        return [f"{error} ({copies})"]
+    before = {entry.path for entry in entries[copies] if entry.batch_id <= upto}
+    later = {e.path: None for each in entries.values() for e in each if e.path not in before}
+    gone = [path for path in map(unquote, later) if not files.exists(path)]
+    if not gone:
+        return []
+    return [f"{len(gone)} files that were read behind it are gone, {gone[0]!r} first"]
+
+
+def _copied(files: Files, copies: str) -> list[FileEntry]:
+    return [
+        entry
         for name in files.names(copies)
-        if name.isdecimal() and int(name) > upto
+        if name.isdecimal()
         for entry in file_source_log.parse(files.read(f"{copies}/{name}") or "")
-        if entry.batch_id > upto
-    }
-    return [path for path in later if not files.exists(path)]
+    ]
 
 
 def _expired(there: Mapping[tuple[str, int], Offsets], position: str) -> list[str]:
@@ -195,21 +237,3 @@ def _expired(there: Mapping[tuple[str, int], Offsets], position: str) -> list[st
                     f"{named} has offsets {found.earliest} to {found.latest}, wanted {wanted}"
                 )
     return problems
-
-
-def _cleaned_up(files: Files, table: str, position: str) -> list[str]:
-    """Delta reads a table commit by commit: from the version of the position on all must be there.
-
-    The position behind the newest commit names the next one.
-    """
-    wanted = int(json.loads(position)["reservoirVersion"])
-    names = set(files.names(f"{table}/_delta_log"))
-    newest = newest_version(names)
-    if newest is None:
-        return [f"there is no Delta table at {table!r} any more"]
-    first = next(
-        (v for v in range(newest, -1, -1) if log_file("", v).rpartition("/")[2] not in names), -1
-    )
-    if not first < wanted <= newest + 1:
-        return [f"table {table!r} has versions {first + 1} to {newest}, wanted {wanted}"]
-    return []

@@ -37,8 +37,14 @@ from absflow.protocol.recovery import Origin, Restore, StageFit
 from absflow.protocol.retention import compacted_of, deleted_of, shortened
 from absflow.sinks import SinkCut, SinkRestore
 from absflow.spark.driver import manifest_of
-from absflow.spark.plan import ALIGNMENT_PROPERTY, JobSpec, restored_pages, source_index
-from absflow.spark.positions import SourceLogs, unreadable
+from absflow.spark.plan import (
+    ALIGNMENT_PROPERTY,
+    JobSpec,
+    begins_in_batch_2,
+    restored_pages,
+    source_index,
+)
+from absflow.spark.positions import SourceLogs, copies_since, unreadable
 from absflow.storage import tables
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
@@ -198,8 +204,14 @@ def plan_restore(
         for source in stage.report.positions
     }
     for source, position in matched.positions.items():
-        gone = unreadable(spark, files, job.frames[source], position, source_logs[source])
-        problems += [f"source {source!r} cannot go on at {position}: {what}" for what in gone]
+        copies = source_logs[source]
+        since = copies_since(files, Layout(taken.origin.root), source, taken.attempt)
+        gone = unreadable(spark, files, job.frames[source], position, copies, since)
+        problems += [
+            f"source {source!r} cannot go on at {position}: {what}; choose a newer checkpoint, or "
+            "bring back what is gone"
+            for what in gone
+        ]
     return RestorePlan(
         origin=taken.origin,
         attempt=start.attempt,
@@ -366,20 +378,32 @@ def _seed(
             f"{planned.origin} counted {fit.keys}: files of its state history are gone or were "
             "changed; restore another checkpoint"
         )
-    path = f"{checkpoint}/offsets/0"
-    text = files.read(path)
+    _set_positions(spark, files, layout, planned, spec)
+
+
+def _set_positions(
+    spark: SparkSession,
+    files: Files,
+    layout: Layout,
+    planned: RestorePlan,
+    spec: StageSpec,
+) -> None:
+    """Let the stage's query go on behind batch 0 where its sources stood at the checkpoint."""
+    offsets = f"{layout.spark_checkpoint(spec.name, planned.attempt)}/offsets"
+    text = files.read(f"{offsets}/0")
     if text is None:
-        raise RestoreError(f"Spark has written no {path!r} in batch 0; nothing was started")
+        raise RestoreError(f"Spark has written no '{offsets}/0' in batch 0; nothing was started")
     lines = text.splitlines()
     interval = int(spark.conf.get(_COMPACT_INTERVAL) or 10)
     logs = SourceLogs(files, layout, spec, planned.attempt)
-    for given in spec.inputs:
-        if given.root and given.name in planned.positions:
-            position = planned.positions[given.name]
-            lines[2 + source_index(spec, given.name)] = position
-            logs.seed(given.name, position, planned.source_logs[given.name], interval)
+    seeded = [i.name for i in spec.inputs if i.root and i.name in planned.positions]
+    for name in seeded:
+        lines[2 + source_index(spec, name)] = planned.positions[name]
+        logs.seed(name, planned.positions[name], planned.source_logs[name], interval)
     # Last: without its positions the query would read its sources from the start.
-    files.write(path, "\n".join(lines))
+    files.write(f"{offsets}/0", "\n".join(lines))
+    if begins_in_batch_2(spec):
+        files.write(f"{offsets}/1", "\n".join(lines))
 
 
 class _Restored:

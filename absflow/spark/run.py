@@ -28,7 +28,7 @@ from absflow.protocol.restarts import Restarts, on_failure
 from absflow.spark.batch import StageBatches
 from absflow.spark.begin import begin
 from absflow.spark.listener import BatchDone, QueryDied, QueryIdle, QueryListener
-from absflow.spark.plan import JobSpec, stage_pages
+from absflow.spark.plan import JobSpec, begins_in_batch_2, stage_pages
 from absflow.spark.publisher import PublicationFailed, Publisher
 from absflow.spark.retention import FactWanted, Retention
 from absflow.spark.savepoints import Request, Requests, Savepoints
@@ -337,6 +337,8 @@ class Run:
         stage.progress = StageProgress(
             event.batch_id, before.total_rows + event.rows, event.rows_per_second
         )
+        if event.batch_id == 1 and self._begun.origin and begins_in_batch_2(stage.spec):
+            return  # nobody has looked yet what the sources have
         for place, given in enumerate(stage.spec.inputs):
             if given.bounded and place in event.exhausted:
                 self._coordinator.handle(InputExhausted(RootInput(stage.spec.name, given.name)))

@@ -132,13 +132,23 @@ def expected_states(root: Path, positions: Mapping[str, int]) -> dict[str, pd.Da
     }
 
 
-def diamond(spark: SparkSession, root: Path) -> absflow.Job:
-    """The job over the sources below ``root``, with its sink there too."""
+def diamond(
+    spark: SparkSession,
+    root: Path,
+    sink: Path | None = None,
+    *,
+    bounded: bool = False,
+    files_each: int = 1,
+) -> absflow.Job:
+    """The job over the sources below ``root``; its sink is there too, if no other is given.
+
+    A batch reads ``files_each`` files of a source.
+    """
     job = absflow.Job("diamond", spark)
 
     def source(name: str) -> object:
-        frame = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
-        return job.source(name, frame.parquet(str(root / name)))
+        frame = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", files_each)
+        return job.source(name, frame.parquet(str(root / name)), bounded=bounded)
 
     a, b = source("a"), source("b")
     left = job.stage("left", a, key="k", state=STATE, output=OUTPUT, process=to_group)
@@ -158,7 +168,7 @@ def diamond(spark: SparkSession, root: Path) -> absflow.Job:
         output=OUTPUT,
         process={"left": to_group, "right": to_group},
     )
-    job.sink("out", join, absflow.DeltaSink(str(root / "sink")))
+    job.sink("out", join, absflow.DeltaSink(str(sink or root / "sink")))
     return job
 
 

@@ -43,6 +43,15 @@ def state_at(
     return newest[newest["op"] == "upsert"]
 
 
+def durable_files(storage: Path) -> dict[str, int]:
+    """When each file was written, but for the lock, and Spark's own, which a thread tidies up."""
+    return {
+        str(path.relative_to(storage)): path.stat().st_mtime_ns
+        for path in storage.rglob("*")
+        if path.is_file() and path.relative_to(storage).parts[0] not in {"work", "driver.lock"}
+    }
+
+
 def assert_same_rows(actual: pd.DataFrame, expected: pd.DataFrame, by: list[str]) -> None:
     """Equal as bags of rows over the columns of ``expected``; says what differs."""
     columns = list(expected.columns)

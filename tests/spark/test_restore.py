@@ -13,7 +13,7 @@ from chain import chain, check, conf, expected, run
 from conftest import settings
 from diamond import OUTPUT, ROWS, STATE, expected_state, read_source, to_group, write_source
 from pyspark.sql import SparkSession
-from reading import assert_same_rows, completed, files_read, stage_of
+from reading import assert_same_rows, completed, durable_files, files_read, stage_of
 
 import absflow
 
@@ -47,15 +47,6 @@ def flip_a_byte(folder: Path) -> None:
     data = bytearray(newest.read_bytes())
     data[len(data) // 2] ^= 1
     newest.write_bytes(data)
-
-
-def durable_files(storage: Path) -> dict[str, int]:
-    """When each file was written, but for Spark's own, which a thread of Spark's tidies up."""
-    return {
-        str(path.relative_to(storage)): path.stat().st_mtime_ns
-        for path in storage.rglob("*")
-        if path.is_file() and path.relative_to(storage).parts[0] != "work"
-    }
 
 
 def test_every_checkpoint_gives_the_golden_result(
