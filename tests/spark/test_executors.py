@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,13 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from chain import check, expected
 from cluster import HERE, Cluster, Worker, python_path, standalone
 from deltalake import DeltaTable
-from diamond import write_source
+from diamond import source_files
 from processes import bury, tail
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, facts, files_read, state_at
@@ -25,9 +27,10 @@ from absflow.storage.tables import millis
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-FILES = 10
+FIRST, FILES = 4, 7  # files before the kills, and in all
 PATIENCE_S = 120
 FAST = {"spark.absflow.checkpoint.interval": "100ms"}
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,8 @@ class Driver:
 
     def pending(self, behind: int) -> int | None:
         """A checkpoint later than another one, while it is under way."""
-        ended = {row["checkpoint_id"] for row in self.rows("checkpoints", "checkpoint_id")}
         triggered = {row["checkpoint_id"] or 0 for row in self.rows("barriers", "checkpoint_id")}
+        ended = {row["checkpoint_id"] for row in self.rows("checkpoints", "checkpoint_id")}
         return max((n for n in triggered - ended if n > behind), default=None)
 
     def forwarded(self) -> int | None:
@@ -67,7 +70,12 @@ class Driver:
         there = self.rows("channels/left/attempt=1", "_kind", _kind="BARRIER")
         return self.pending(behind=0) if there else None
 
-    def wait(self, condition: Callable[[], int | None]) -> int:
+    def read_all(self) -> bool | None:
+        """Once a checkpoint has completed that holds every file."""
+        rows = self.rows("checkpoints", "checkpoint_id", "kind", "stages", kind="COMPLETED")
+        return any(files_read(row, "left", "a") == FILES for row in rows) or None
+
+    def wait(self, condition: Callable[[], Found | None]) -> Found:
         """Look until there is something, while the job runs."""
         end = time.monotonic() + PATIENCE_S
         while (found := condition()) is None:
@@ -88,7 +96,7 @@ class Driver:
 def driver(root: Path, cluster: Cluster) -> Iterator[Driver]:
     """The driver, which is dead behind the block."""
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": python_path()}
-    environment |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    environment |= {"PYSPARK_PYTHON": sys.executable, "ABSFLOW_SIGTERM": "true"}
     conf = [f"{name}={value}" for name, value in (cluster.conf() | FAST).items()]
     with (root / "driver.log").open("wb") as log:
         process = subprocess.Popen(
@@ -107,12 +115,18 @@ def driver(root: Path, cluster: Cluster) -> Iterator[Driver]:
 def test_an_executor_is_killed_in_the_middle_of_a_checkpoint(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """As a checkpoint is half through, and as another is triggered: the job ends, and is exact."""
-    write_source(tmp_path / "a", files=FILES, rows=100, seed=17)
+    """One checkpoint is half through, another just triggered: the job goes on, and is exact."""
+    files = source_files(tmp_path / "a", rows=100, seed=17)
+    for _ in itertools.islice(files, FIRST):
+        pass
     with standalone(tmp_path) as cluster, driver(tmp_path, cluster) as job:
         one, other = cluster.workers
         first = job.kill_when(job.forwarded, one)
         second = job.kill_when(lambda: job.pending(first.checkpoint), other)
+        for _ in itertools.islice(files, FILES - FIRST):
+            pass
+        job.wait(job.read_all)
+        job.process.send_signal(signal.SIGTERM)
         assert job.process.wait(PATIENCE_S) == 0, tail(tmp_path / "driver.log")
         started = cluster.executors()
     # What was killed was an executor that had worked, and another came in its place.
@@ -134,5 +148,6 @@ def test_an_executor_is_killed_in_the_middle_of_a_checkpoint(
                 state = state_at(spark, tmp_path / "job", hit, stage, key)
                 assert_same_rows(state, due[stage], [key])
     last = max(rows)
-    assert (rows[last]["kind"], files_read(rows[last], "left", "a")) == ("COMPLETED", FILES)
+    assert (rows[last]["kind"], rows[last]["type"]) == ("COMPLETED", "SAVEPOINT")
+    assert files_read(rows[last], "left", "a") == FILES
     check(spark, tmp_path, last, FILES)
