@@ -1,7 +1,7 @@
 """A job of two stages and a channel with a known answer.
 
-``python chain.py ROOT`` runs it to its end over the files in ``ROOT/a``; with ``ABSFLOW_SIGTERM``
-true, until SIGTERM.
+``python chain.py ROOT [NAME=VALUE ...]`` runs it to its end over the files in ``ROOT/a``, with this
+Spark conf; with ``ABSFLOW_SIGTERM`` true, until SIGTERM.
 """
 
 from __future__ import annotations
@@ -77,11 +77,12 @@ def check(spark: SparkSession, root: Path, checkpoint: int, files: int) -> None:
         assert_same_rows(state, due[stage], [key])
 
 
-def main(root: Path) -> None:
+def main(root: Path, more: dict[str, str]) -> None:
     """Run the job in this process."""
     start = builder()
-    for name, value in conf(root).items():
-        start = start.config(f"spark.absflow.{name}", value)
+    given = {f"spark.absflow.{name}": value for name, value in conf(root).items()}
+    for name, value in (given | more).items():
+        start = start.config(name, value)
     spark = configure_spark_with_delta_pip(start).getOrCreate()
     sigterm = os.environ.get("ABSFLOW_SIGTERM", "false")
     spark.conf.set("spark.absflow.savepoint.on-sigterm", sigterm)
@@ -90,4 +91,4 @@ def main(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), dict(word.split("=", 1) for word in sys.argv[2:]))

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
+from processes import free_ports, tail
 
 BROKER = {
     # With all it depends on.
@@ -35,7 +36,6 @@ CONNECTOR = {
 }
 START_S = 60
 STOP_S = 20
-TAIL_LINES = 40
 
 
 def jars(wanted: Mapping[str, bool], folder: Path) -> list[str]:
@@ -74,7 +74,7 @@ def broker(folder: Path) -> Iterator[str]:
         RuntimeError: it did not come up; with the end of its log.
     """
     class_path = os.pathsep.join(jars(BROKER, folder))
-    port, controller = _free_ports(2)
+    port, controller = free_ports(2)
     (folder / "server.properties").write_text(
         "\n".join(f"{name}={value}" for name, value in _conf(folder, port, controller).items())
     )
@@ -89,7 +89,7 @@ def broker(folder: Path) -> Iterator[str]:
             [*command, "-c", "server.properties"], cwd=folder, stdout=out, stderr=out, check=False
         )
         if done.returncode:
-            raise RuntimeError(f"Kafka could not format its storage:\n{_tail(log)}")
+            raise RuntimeError(f"Kafka could not format its storage:\n{tail(log)}")
         process = subprocess.Popen(
             [*java, "kafka.Kafka", "server.properties"], cwd=folder, stdout=out, stderr=out
         )
@@ -139,19 +139,7 @@ def _await_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
             time.sleep(0.1)
     ended = process.returncode
     seen = f"took no connection in {START_S} s" if ended is None else f"ended with code {ended}"
-    raise RuntimeError(f"the Kafka broker {seen}; the end of its log:\n{_tail(log)}")
-
-
-def _tail(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
-
-
-def _free_ports(count: int) -> list[int]:
-    listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in listening]
-    for each in listening:
-        each.close()
-    return ports
+    raise RuntimeError(f"the Kafka broker {seen}; the end of its log:\n{tail(log)}")
 
 
 def _java() -> str:

@@ -1,0 +1,57 @@
+"""Processes that the tests start beside their own: ports for them, their logs, and their end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+TAIL_LINES = 40
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in listening]
+    for each in listening:
+        each.close()
+    return ports
+
+
+def tail(log: Path) -> str:
+    """The end of a log."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
+
+
+def session(leader: int) -> Iterator[tuple[int, str]]:
+    """The living processes of a session and their command lines, where the system tells.
+
+    Spark puts its Python workers into groups of their own, but not into sessions.
+    """
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # gone in the meantime
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) == leader and fields[0] != "Z":
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                yield int(folder.name), command.decode(errors="replace")
+
+
+def kill(pid: int) -> None:
+    """Send SIGKILL, unless it is gone."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def bury(process: subprocess.Popen[bytes]) -> None:
+    """Kill the leader of a session and whatever it has started, until nothing is left."""
+    process.kill()
+    process.wait()
+    while rest := list(session(process.pid)):
+        for pid, _ in rest:
+            kill(pid)
+        time.sleep(0.05)
