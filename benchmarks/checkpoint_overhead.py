@@ -7,8 +7,6 @@ figures are for this machine and this run only.
 
 from __future__ import annotations
 
-import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,41 +14,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from delta import configure_spark_with_delta_pip
+from _running_sum import session, sums
 from pyspark.sql import SparkSession
-
-import absflow
 
 KEYS, ROWS, WARM_S, MEASURED_S = 100_000, 50_000, 15, 60
 INTERVALS = ("1h", "10s", "3s")
-
-
-def add(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
-    """A running sum per key."""
-    total = np.zeros(state.num_rows, dtype=np.int64)
-    np.add.at(total, context.key_of_row, rows["v"].to_numpy())
-    total += state["total"].fill_null(0).to_numpy()
-    table = pa.table({"k": state["k"], "total": total})
-    return absflow.Result(output=table, state=table)
-
-
-def session() -> SparkSession:
-    """A session on two cores, as conf/flights.conf has it."""
-    conf = {
-        "spark.master": "local[2]",
-        "spark.driver.memory": "3g",
-        "spark.ui.enabled": "false",
-        "spark.log.level": "OFF",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.scheduler.mode": "FAIR",
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.databricks.delta.snapshotPartitions": "1",
-    }
-    builder = SparkSession.builder.appName("checkpoint_overhead")
-    for key, value in conf.items():
-        builder = builder.config(key, value)
-    return configure_spark_with_delta_pip(builder).getOrCreate()
 
 
 def measure(spark: SparkSession, source: Path, interval: str) -> tuple[float, int]:
@@ -59,12 +27,8 @@ def measure(spark: SparkSession, source: Path, interval: str) -> tuple[float, in
         spark.conf.set("spark.absflow.storage.path", f"{root}/job")
         spark.conf.set("spark.absflow.checkpoint.interval", interval)
         spark.conf.set("spark.absflow.key-groups", "16")
-        job = absflow.Job("overhead", spark)
         reader = spark.readStream.schema("k long, v long").option("maxFilesPerTrigger", 1)
-        rows = job.source("rows", reader.parquet(str(source)))
-        output = "k long, total long"
-        sums = job.stage("sums", rows, key="k", state="total long", output=output, process=add)
-        job.sink("out", sums, absflow.DeltaSink(f"{root}/out"))
+        job = sums("overhead", spark, reader.parquet(str(source)), f"{root}/out")
         run = job.start()
         run.await_termination(timeout=WARM_S)
         before, since = run.progress(), time.monotonic()
@@ -77,8 +41,6 @@ def measure(spark: SparkSession, source: Path, interval: str) -> tuple[float, in
 
 def main() -> None:
     """Run each interval once, in one session."""
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     random = np.random.default_rng(1)
     with tempfile.TemporaryDirectory() as folder:
         for number in range(200):
@@ -86,7 +48,7 @@ def main() -> None:
                 {"k": random.integers(0, KEYS, ROWS), "v": random.integers(0, 9, ROWS)}
             )
             pq.write_table(table, Path(folder) / f"{number:04d}.parquet")
-        spark = session()
+        spark = session("checkpoint_overhead")
         measure(spark, Path(folder), INTERVALS[0])  # the first run of a JVM is slow
         plain: float | None = None
         print(f"{'interval':>9} {'rows/s':>9} {'completed':>10} {'ratio':>6}")

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
+from _running_sum import add
 
-from absflow import Context, Result
 from absflow.columnar.pages import Packer, pages_of
 from absflow.columnar.process import Frames
 from absflow.columnar.stage import Batch, InputSpec, KeyGroupState, StageSpec, run_key_group
@@ -21,15 +21,6 @@ from absflow.protocol import alignment
 KEYS, ROWS, RUNS = 8_000, 4_000, 30
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 STATE = pa.schema([("total", pa.int64())])
-
-
-def add(rows: pa.Table, state: pa.Table, context: Context) -> Result:
-    """A running sum per key."""
-    total = np.zeros(state.num_rows, dtype=np.int64)
-    np.add.at(total, context.key_of_row, rows["v"].to_numpy())
-    total += state["total"].fill_null(0).to_numpy()
-    table = pa.table({"k": state["k"], "total": total})
-    return Result(output=table, state=table)
 
 
 def median_ms(work: Callable[[], object]) -> float:

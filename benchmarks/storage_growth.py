@@ -9,7 +9,6 @@ and this run only.
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
@@ -17,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-from delta import configure_spark_with_delta_pip
+from _running_sum import session
 from pyspark.sql import SparkSession
 
 import absflow
@@ -36,25 +35,6 @@ def keep(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.R
     values = [last.get(k, v) for k, v in zip(*(state[c].to_pylist() for c in "kv"), strict=True)]
     table = pa.table({"k": state["k"], "v": pa.array(values, pa.int64())})
     return absflow.Result(output=table, state=table)
-
-
-def session() -> SparkSession:
-    """A session on two cores, as conf/flights.conf has it."""
-    conf = {
-        "spark.master": "local[2]",
-        "spark.driver.memory": "3g",
-        "spark.ui.enabled": "false",
-        "spark.log.level": "OFF",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.scheduler.mode": "FAIR",
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.databricks.delta.snapshotPartitions": "1",
-    }
-    builder = SparkSession.builder.appName("storage_growth")
-    for key, value in conf.items():
-        builder = builder.config(key, value)
-    return configure_spark_with_delta_pip(builder).getOrCreate()
 
 
 def start(spark: SparkSession, root: str) -> absflow.Run:
@@ -90,9 +70,7 @@ def measured(root: Path) -> Iterator[tuple[str, int, int, int]]:
 
 def main(checkpoints: int, every: int) -> None:
     """Run the job, and print what there is after every so many checkpoints."""
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = session()
+    spark = session("storage_growth")
     with tempfile.TemporaryDirectory() as root:
         run = start(spark, root)
         print(f"{'checkpoints':>11} {'table':<30} {'live':>6} {'files':>6} {'kB':>8}")

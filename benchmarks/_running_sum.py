@@ -1,0 +1,64 @@
+"""What the benchmarks have in common: a running sum per key, and a session to run it in."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+import absflow
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def add(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """A running sum per key."""
+    total = np.zeros(state.num_rows, dtype=np.int64)
+    np.add.at(total, context.key_of_row, rows["v"].to_numpy())
+    total += state["total"].fill_null(0).to_numpy()
+    table = pa.table({"k": state["k"], "total": total})
+    return absflow.Result(output=table, state=table)
+
+
+def sums(name: str, spark: SparkSession, frame: DataFrame, sink: str) -> absflow.Job:
+    """A job that adds up ``v`` by ``k`` in one stage, into a Delta sink."""
+    job = absflow.Job(name, spark)
+    rows = job.source("rows", frame)
+    output = "k long, total long"
+    stage = job.stage("sums", rows, key="k", state="total long", output=output, process=add)
+    job.sink("out", stage, absflow.DeltaSink(sink))
+    return job
+
+
+def session(name: str, memory: str = "3g") -> SparkSession:
+    """A session on two cores, as conf/flights.conf has it."""
+    # A benchmark without Spark is not to wait for these.
+    from delta import configure_spark_with_delta_pip
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # The workers import the process functions.
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    conf = {
+        "spark.master": "local[2]",
+        "spark.driver.memory": memory,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "1",
+    }
+    builder = SparkSession.builder.appName(name)
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    return configure_spark_with_delta_pip(builder).getOrCreate()
