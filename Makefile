@@ -24,8 +24,8 @@ demo: setup ## run the flights job on this machine
 test: setup ## run the tests, but for those of soak and chaos
 	@$(BIN)/python -m pytest
 
-soak: setup ## retention killed at each of its actions; each call to the storage made to fail
-	@SOAK=1 $(BIN)/python -m pytest -m spark tests/spark/test_retained_job.py tests/spark/test_storage_faults.py
+soak: setup ## the tests that take too long for make test
+	@$(BIN)/python -m pytest -m soak
 
 lint: setup ## ruff, mypy, direction of imports
 	@$(BIN)/ruff check .

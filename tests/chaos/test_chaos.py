@@ -30,7 +30,9 @@ DEATHS = {
 }
 
 
-@pytest.fixture(scope="module", params=DEATHS)
+@pytest.fixture(
+    scope="module", params=["on-checkpoint", pytest.param("immediate", marks=pytest.mark.soak)]
+)
 def killed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Round:
     """One job of three stages, killed in every life but the last."""
     root = tmp_path_factory.mktemp("chaos")

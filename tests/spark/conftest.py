@@ -73,6 +73,11 @@ def builder() -> SparkSession.Builder:
             "FileSystemBasedCheckpointFileManager"
         ),
         "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
+        # A query without input looks for some a hundred times a second by default.
+        "spark.sql.streaming.pollingDelay": "100ms",
+        # For a few hundred rows, to write and compile code takes longer than to do without.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     start = SparkSession.builder.appName("absflow-tests")
     for key, value in conf.items():

@@ -25,7 +25,7 @@ from reading import assert_same_rows, facts, files_read, state_at
 
 from absflow.storage.tables import millis
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(400)]
 
 FIRST, FILES = 4, 7  # files before the kills, and in all
 PATIENCE_S = 120

@@ -40,7 +40,7 @@ from reading import assert_same_rows, completed, facts, files_read, stage_of, st
 import absflow
 from absflow.protocol import alignment
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 
 CONF = {
     "checkpoint.interval": "1s",

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from diamond import write_source
 from reading import assert_same_rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 
 FILES = 5
 HERE = Path(__file__).parent

@@ -31,7 +31,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 ENOUGH = 500  # files; one is read in a batch, and none of the runs comes to their end
 STAGES = (("left", "k"), ("tally", "g"))
-FEW = ("DeleteManifest after", "Compact between", "DropWorkingDirectory before restore")
 
 
 def run_program(root: Path, number: int, point: str = "") -> int:
@@ -57,13 +56,10 @@ def run_program(root: Path, number: int, point: str = "") -> int:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A job that was killed in the middle of retention, and then ran for a while.
-
-    Each life takes a minute: SOAK=1 for all of them.
-    """
+    """A job that was killed at each action of retention, and then ran for a while."""
     root = tmp_path_factory.mktemp("retention")
     write_source(root / "a", files=ENOUGH, rows=20, seed=3)
-    for point in POINTS if "SOAK" in os.environ else FEW:
+    for point in POINTS:
         died = run_program(root, 60, point)
         assert died == -signal.SIGKILL, (point, (root / "log").read_text()[-3000:])
     assert run_program(root, 12) == 0, (root / "log").read_text()[-3000:]

@@ -102,6 +102,7 @@ def test_a_bad_key_is_mended(spark: SparkSession, root: Path) -> None:
     assert stage_of(first, "left")["lineage"][0] == savepoint
 
 
+@pytest.mark.soak
 def test_the_job_goes_on_beside_a_savepoint_that_is_not_restored(
     spark: SparkSession, root: Path
 ) -> None:
@@ -284,6 +285,7 @@ def with_note(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absf
     return absflow.Result(output=result.output, state=result.state.append_column("note", [notes]))
 
 
+@pytest.mark.soak
 def test_state_of_another_form(spark: SparkSession, root: Path) -> None:
     """A column more, made by Spark out of the others; the stage has another name, too."""
     base = completed(spark, root / "job")[1]

@@ -8,7 +8,6 @@ anything, or behind it: it was done, and its caller is told that it was not.
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import threading
@@ -31,8 +30,8 @@ from absflow.storage.files import Files
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
 
-# How many faults of a kind of life `make test` takes; SOAK=1 takes them all.
-FEW = {"go on": 7, "restore": 3, "begin": 2}
+# How many faults of a kind of life `make test` takes; `make soak` takes them all.
+FEW = {"go on": 5, "restore": 2, "begin": 1}
 RESTORE = {"restore.from": "latest"}
 # Where the path is among the arguments, what a failure raises, and whether it may come behind.
 CALLS: dict[tuple[Any, str], tuple[int, type[Exception], bool]] = {
@@ -133,33 +132,38 @@ class Job:
         assert len({row["checkpoint_id"] for row in done}) == len(done)
 
 
-@pytest.fixture(scope="module", params=["immediate", "on-checkpoint"])
-def job(
-    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> Job:
-    """A job that has not begun."""
-    return Job(spark, tmp_path_factory.mktemp("faults"), request.param)
-
-
-def some(faults: set[Fault], kind: str) -> list[Fault]:
-    """Those to be tried, in an order that says nothing."""
+def shuffled(faults: set[Fault]) -> list[Fault]:
+    """In an order that says nothing."""
     chosen = sorted(faults)
     random.Random(11).shuffle(chosen)
-    return chosen if "SOAK" in os.environ else chosen[: FEW[kind]]
+    return chosen
 
 
-def test_nothing_is_lost_whatever_call_fails(job: Job, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mode", "few"),
+    [
+        ("on-checkpoint", FEW),
+        pytest.param("on-checkpoint", {}, marks=pytest.mark.soak),
+        pytest.param("immediate", {}, marks=pytest.mark.soak),
+    ],
+)
+def test_nothing_is_lost_whatever_call_fails(
+    spark: SparkSession, tmp_path: Path, mode: str, few: dict[str, int]
+) -> None:
     """Each fault in a life of its own, which the next life goes on from."""
+    job = Job(spark, tmp_path / "long", mode)
     begin = job.live(None, {}).met
     go_on = job.live(None, {}).met
     restore = job.live(None, RESTORE).met - go_on
     assert begin - go_on and restore, "lives of all kinds ask the storage for the same"
-    missed = [str(f) for f in some(go_on, "go on") if not job.live(f, {}).failed]
+    missed = [str(f) for f in shuffled(go_on)[: few.get("go on")] if not job.live(f, {}).failed]
     job.check()
-    missed += [str(f) for f in some(restore, "restore") if not job.live(f, RESTORE).failed]
+    missed += [
+        str(f) for f in shuffled(restore)[: few.get("restore")] if not job.live(f, RESTORE).failed
+    ]
     job.check()
-    for number, fault in enumerate(some(begin - go_on - restore, "begin")):
-        fresh = Job(job.spark, tmp_path / str(number), job.mode)
+    for number, fault in enumerate(shuffled(begin - go_on - restore)[: few.get("begin")]):
+        fresh = Job(spark, tmp_path / str(number), mode)
         missed += [] if fresh.live(fault, {}).failed else [str(fault)]
         fresh.check()
     # A poll may come too late to meet a commit that a shorter life did not wait for.

@@ -12,7 +12,7 @@ from diamond import diamond, expected_sink, expected_states, write_source
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, files_read, state_at
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(600)]
 
 FILES = 4
 PARTITIONS = "spark.sql.shuffle.partitions"
