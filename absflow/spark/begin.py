@@ -318,7 +318,7 @@ def rows_of(spark: SparkSession, files: Files, path: str) -> list[dict[str, Any]
     """The rows of a driver's table; none if it is not there."""
     if not files.names(f"{path}/_delta_log"):
         return []
-    return list(tables.read(spark, path).toArrow().to_pylist())
+    return tables.rows_of(spark, path)
 
 
 def _details(rows: Sequence[Mapping[str, Any]], attempt: int, kind: str) -> dict[str, Any] | None:

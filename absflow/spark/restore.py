@@ -250,7 +250,7 @@ def find(spark: SparkSession, files: Files, root: str, checkpoint_id: int | None
     completed = {r.checkpoint_id: r for r in light if r.kind == done}
     deleted = deleted_of(r.asDict() for r in light)
     written = written_of(r.asDict() for r in completed.values())
-    rows = tables.read(spark, layout.attempts).toArrow().to_pylist()
+    rows = tables.rows_of(spark, layout.attempts)
     if checkpoint_id is None:
         of = {n: r.attempt for n, r in completed.items()}
         newest = latest(root, recovery.attempts_of(rows), of, written, deleted)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
@@ -44,9 +45,11 @@ __all__ = [
     "create",
     "history_columns",
     "millis",
+    "now_ms",
     "read",
     "resolved",
     "restore",
+    "rows_of",
     "timestamp",
 ]
 
@@ -202,8 +205,31 @@ def create(
 
 
 def read(spark: SparkSession, path: str) -> DataFrame:
-    """The table at ``path`` as it is now."""
-    return spark.read.format("delta").load(path)
+    """The table at ``path`` as it is now.
+
+    Raises:
+        StorageError: if it cannot be read.
+    """
+    with _reading(path):
+        return spark.read.format("delta").load(path)
+
+
+def rows_of(spark: SparkSession, path: str) -> list[dict[str, Any]]:
+    """All rows of a small table; errors as of :func:`read`."""
+    table = read(spark, path)
+    with _reading(path):
+        return list(table.toArrow().to_pylist())
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise StorageError(
+            f"could not read table {path!r}: {error}; spark.absflow.storage.path must name a place "
+            "that the driver and every executor can read and write"
+        ) from error
 
 
 def resolved(rows: DataFrame, keys: Sequence[str], lineage: Sequence[int]) -> DataFrame:
@@ -277,7 +303,7 @@ class DriverTable:
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows."""
-        return list(read(self._spark, self._path).toArrow().to_pylist())
+        return rows_of(self._spark, self._path)
 
     def append(self, *rows: Mapping[str, Any]) -> None:
         """Append facts in one commit and see it in the log.

@@ -43,7 +43,7 @@ CALLS: dict[tuple[Any, str], tuple[int, type[Exception], bool]] = {
     (Files, "delete"): (1, absflow.StorageError, True),
     (tables, "create"): (1, absflow.StorageError, True),
     (tables, "restore"): (1, absflow.StorageError, True),
-    (tables, "read"): (1, Py4JError, False),
+    (tables, "read"): (1, absflow.StorageError, False),
     (tables, "append"): (1, Py4JError, True),
 }
 
