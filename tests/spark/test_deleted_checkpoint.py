@@ -89,7 +89,6 @@ def test_a_deletion_is_obeyed_by_the_driver_that_runs_else_by_the_next(
         return run.progress().checkpoint_id
 
     with running(spark, tmp_path) as run:
-        go_on(run)
         first = run.savepoint(timeout=120)
         go_on(run)
         second = run.savepoint(timeout=120)
@@ -107,7 +106,6 @@ def test_a_deletion_is_obeyed_by_the_driver_that_runs_else_by_the_next(
         row = next(r for r in facts(spark, tmp_path / "job") if r["kind"] == "DELETED")
         assert (row["checkpoint_id"], bool(row["request"])) == (first, True)
         wait(lambda: not files_of(tmp_path, first), run)
-        go_on(run)
     assert second in check_exact(spark, tmp_path)
 
     stands = CliRunner().invoke(command, ["delete", str(second), *given])
