@@ -71,8 +71,9 @@ def test_a_deletion_is_obeyed_by_the_driver_that_runs_else_by_the_next(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its files go, but not what others read; a restore from it is refused; others are exact."""
+    for name, at_once in (("EVERY", 1.0), ("REST", 1.0), ("VACUUM_EVERY", 0.0)):
+        monkeypatch.setattr(retention, name, at_once)
     monkeypatch.setattr(retention, "RETAIN", "RETAIN 0 HOURS")
-    monkeypatch.setattr(retention, "VACUUM_EVERY", 0.0)
     files = source_files(tmp_path / "a", rows=100, seed=5)
     next(files)
     # As an earlier version has left it: without a column for deletions.
