@@ -228,7 +228,7 @@ def test_without_a_lock_the_claim_stops_the_older_driver(
             assert time.monotonic() < end
             time.sleep(0.05)
         begun = begin(spark, chain(spark, tmp_path)._checked())
-        assert (begun.incarnation, begun.lock.held) == (2, False)
+        assert (begun.claim.incarnation, begun.claim.lock.held) == (2, False)
         with pytest.raises(FencedError, match="driver incarnation 2 took the job over at"):
             older.await_termination(PATIENCE_S)
     of_newer = [m for m in made if m["app_id"] == "chain/driver" and m["version"] >> 32 == 2]

@@ -85,7 +85,7 @@ def test_a_bad_key_is_mended(spark: SparkSession, root: Path) -> None:
     assert rows["key_group"].to_pylist() == key_groups([rows["k"]], 7).tolist()
     assert set(rows["op"].to_pylist()) == {"upsert"}
 
-    finished = run(spark, root, restore__from="latest", key_groups="3")
+    finished = run(spark, root, restore__from="latest")
     due = expected_state(read_source(root / "a", FILES), "k")
     due.loc[due["k"] == "k7", "total"] += 1000
     after = state(spark, root, "left", finished).toPandas()
