@@ -7,7 +7,7 @@ from chaos import Round, play
 from lives import Death
 from victims import Generator
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 
 # `make chaos` kills at all points, in random orders; here each kind of write is met once.
 DEATHS = {
@@ -30,9 +30,7 @@ DEATHS = {
 }
 
 
-@pytest.fixture(
-    scope="module", params=["on-checkpoint", pytest.param("immediate", marks=pytest.mark.soak)]
-)
+@pytest.fixture(scope="module", params=DEATHS)
 def killed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Round:
     """One job of three stages, killed in every life but the last."""
     root = tmp_path_factory.mktemp("chaos")

@@ -28,9 +28,9 @@ import absflow
 from absflow.storage import tables
 from absflow.storage.files import Files
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(3600)]
 
-# How many faults of a kind of life `make test` takes; `make soak` takes them all.
+# How many faults of each kind of life are tried first, before all of them are.
 FEW = {"go on": 5, "restore": 2, "begin": 1}
 RESTORE = {"restore.from": "latest"}
 # Where the path is among the arguments, what a failure raises, and whether it may come behind.
@@ -140,12 +140,7 @@ def shuffled(faults: set[Fault]) -> list[Fault]:
 
 
 @pytest.mark.parametrize(
-    ("mode", "few"),
-    [
-        ("on-checkpoint", FEW),
-        pytest.param("on-checkpoint", {}, marks=pytest.mark.soak),
-        pytest.param("immediate", {}, marks=pytest.mark.soak),
-    ],
+    ("mode", "few"), [("on-checkpoint", FEW), ("on-checkpoint", {}), ("immediate", {})]
 )
 def test_nothing_is_lost_whatever_call_fails(
     spark: SparkSession, tmp_path: Path, mode: str, few: dict[str, int]
@@ -155,14 +150,17 @@ def test_nothing_is_lost_whatever_call_fails(
     begin = job.live(None, {}).met
     go_on = job.live(None, {}).met
     restore = job.live(None, RESTORE).met - go_on
-    assert begin - go_on and restore, "lives of all kinds ask the storage for the same"
+    # A start that goes on asks for the same, but finds what a new job has to make.
+    begin = {fault for fault in begin if fault.call.startswith(("create", "append /job/attempts"))}
+    assert len(begin) >= 10
+    assert len(restore) >= 10
     missed = [str(f) for f in shuffled(go_on)[: few.get("go on")] if not job.live(f, {}).failed]
     job.check()
     missed += [
         str(f) for f in shuffled(restore)[: few.get("restore")] if not job.live(f, RESTORE).failed
     ]
     job.check()
-    for number, fault in enumerate(shuffled(begin - go_on - restore)[: few.get("begin")]):
+    for number, fault in enumerate(shuffled(begin)[: few.get("begin")]):
         fresh = Job(spark, tmp_path / str(number), mode)
         missed += [] if fresh.live(fault, {}).failed else [str(fault)]
         fresh.check()
