@@ -27,7 +27,7 @@ from absflow.spark import retention
 from absflow.spark.run import Run
 from absflow.storage.requests import REQUESTS
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(400)]
 
 STAGES = (("left", "k"), ("tally", "g"))
 
