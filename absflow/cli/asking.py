@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -66,24 +66,18 @@ def await_deletion(root: str, request: str, timeout_s: float) -> bool:
     Raises:
         DeletionError: it was refused, or there is no answer.
     """
-    until = time.monotonic() + timeout_s
-    while True:
-        # Before the answer: a driver that ends may have answered first.
-        incarnation, ended = Reader(root).driver()
-        answer = Reader(root).answer(request)
+    for incarnation, ended, answer in _looks(root, request, timeout_s):
+        newest = incarnation
         if answer is not None:
             if answer["kind"] == FactKind.DELETED.value:
                 return True
             raise DeletionError(f"nothing was deleted: {answer['cause']}")
         if ended:
             return False
-        if time.monotonic() > until:
-            raise DeletionError(
-                f"no answer within {timeout_s:g} s. The request stands: driver incarnation "
-                f"{incarnation} obeys it if it is alive, else the next one does; 'absflow history' "
-                "shows when"
-            )
-        time.sleep(_LOOK_EVERY_S)
+    raise DeletionError(
+        f"no answer within {timeout_s:g} s. The request stands: driver incarnation {newest} "
+        "obeys it if it is alive, else the next one does; 'absflow history' shows when"
+    )
 
 
 def await_answer(root: str, request: str, incarnation: int, timeout_s: float) -> int:
@@ -92,11 +86,7 @@ def await_answer(root: str, request: str, incarnation: int, timeout_s: float) ->
     Raises:
         SavepointFailedError: it was aborted or refused, or there is no answer.
     """
-    until = time.monotonic() + timeout_s
-    while True:
-        # Before the answer: a driver that ends answers first.
-        newest, ended = Reader(root).driver()
-        answer = Reader(root).answer(request)
+    for newest, ended, answer in _looks(root, request, timeout_s):
         if answer is not None:
             if answer["kind"] == FactKind.COMPLETED.value:
                 return int(answer["checkpoint_id"])
@@ -108,9 +98,21 @@ def await_answer(root: str, request: str, incarnation: int, timeout_s: float) ->
                 f"driver incarnation {incarnation} has gone without an answer; ask again when the "
                 "job runs"
             )
+    raise SavepointFailedError(
+        f"no answer within {timeout_s:g} s. The request stands: if driver incarnation "
+        f"{incarnation} is alive it still obeys it; 'absflow history' shows the savepoint"
+    )
+
+
+def _looks(
+    root: str, request: str, timeout_s: float
+) -> Iterator[tuple[int, str, dict[str, Any] | None]]:
+    """The newest driver, how it has ended, and the answer if there is one: until time is up."""
+    until = time.monotonic() + timeout_s
+    while True:
+        # The driver before the answer: one that ends answers first.
+        incarnation, ended = Reader(root).driver()
+        yield incarnation, ended, Reader(root).answer(request)
         if time.monotonic() > until:
-            raise SavepointFailedError(
-                f"no answer within {timeout_s:g} s. The request stands: if driver incarnation "
-                f"{incarnation} is alive it still obeys it; 'absflow history' shows the savepoint"
-            )
+            return
         time.sleep(_LOOK_EVERY_S)

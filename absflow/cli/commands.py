@@ -54,6 +54,18 @@ def absflow() -> None:
     """
 
 
+def _timeout(seconds: int, what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The option of a command that waits for a driver."""
+    return click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=seconds,
+        show_default=True,
+        metavar="SECONDS",
+        help=what,
+    )
+
+
 def _on_storage(command: Callable[..., None]) -> Callable[..., None]:
     """The options that every command has."""
     options = [
@@ -283,14 +295,7 @@ def restore(
     is_flag=True,
     help="With --stop: no stage goes on behind the savepoint, so that channels empty.",
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=600,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for it.",
-)
+@_timeout(600, "How long to wait for it.")
 @_on_storage
 def savepoint(
     stop: bool,
@@ -323,14 +328,7 @@ def savepoint(
 @click.argument("checkpoint_ids", metavar="ID...", type=int, nargs=-1, required=True)
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
 @click.option("--yes", is_flag=True, help="Do not ask. Needed with --json and without a terminal.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=120,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for a driver that runs.",
-)
+@_timeout(120, "How long to wait for a driver that runs.")
 @_on_storage
 def delete(
     checkpoint_ids: tuple[int, ...],

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from absflow.errors import StorageError
-from absflow.storage.delta_log import log_file, newest_version
+from absflow.storage.delta_log import actions_of, log_file, newest_version
 from absflow.storage.files import Files
 
 __all__ = ["DeltaPosition", "cleaned_up"]
@@ -107,8 +107,7 @@ def _removed(
     added: dict[str, None] = {}
     removed: set[str] = set()
     for version in versions:
-        text = files.read(log_file(table, version)) or ""
-        actions = [json.loads(line) for line in text.splitlines() if line.strip()]
+        actions = actions_of(files.read(log_file(table, version)) or "")
         adds = [a["add"] for a in actions if "add" in a]
         removes = [a["remove"] for a in actions if "remove" in a]
         removed.update(remove["path"] for remove in removes)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-__all__ = ["Commit", "LogTail", "log_file", "newest_version", "parse_commit"]
+__all__ = ["Commit", "LogTail", "actions_of", "log_file", "newest_version", "parse_commit"]
 
 _VERSION_DIGITS = 20
 
@@ -40,9 +40,14 @@ class Commit:
     note: dict[str, Any] = field(default_factory=dict)
 
 
+def actions_of(text: str) -> list[dict[str, Any]]:
+    """The actions in a log file, a JSON object in each line."""
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
 def parse_commit(version: int, text: str) -> Commit:
     """Parse the JSON lines of one log file."""
-    actions = [json.loads(line) for line in text.splitlines() if line.strip()]
+    actions = actions_of(text)
     found = (action["txn"] for action in actions if "txn" in action)
     changes = (a.get("add") or a.get("remove") for a in actions)
     info: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from chain import chain, expected
+from chain import chain, conf, expected
 from conftest import settings
 from diamond import write_source
 from pyspark.sql import SparkSession
@@ -20,10 +20,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 FILES = 6
 
 
-def run(spark: SparkSession, root: Path, **conf: str) -> absflow.Job:
-    given = {"storage.path": str(root / "job"), "checkpoint.interval": "1s", "key-groups": "4"}
-    given |= {name.replace("__", ".").replace("_", "-"): value for name, value in conf.items()}
-    with settings(spark, given):
+def run(spark: SparkSession, root: Path, **more: str) -> None:
+    with settings(spark, conf(root, **more)):
         chain(spark, root, mode="on-checkpoint").start().await_termination(timeout=200)
 
 
