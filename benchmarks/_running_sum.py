@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,18 +47,10 @@ def session(name: str, memory: str = "3g") -> SparkSession:
     # The workers import the process functions.
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    conf = {
-        "spark.master": "local[2]",
-        "spark.driver.memory": memory,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "OFF",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.scheduler.mode": "FAIR",
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.databricks.delta.snapshotPartitions": "1",
-    }
+    file = Path(__file__).parent.parent / "conf" / "flights.conf"
+    # What is said of absflow itself there is the flights job's own.
+    conf = dict(re.findall(r"^(spark\.(?!absflow)\S+)\s+(\S+)$", file.read_text(), re.MULTILINE))
+    conf |= {"spark.driver.memory": memory, "spark.log.level": "OFF"}
     builder = SparkSession.builder.appName(name)
     for key, value in conf.items():
         builder = builder.config(key, value)
