@@ -15,6 +15,14 @@ The machine sees control rows only. Rows of data need no events, because each ca
 is not above the :func:`gate` of its input, else it is held. All key groups of a stage see the same
 control rows in the same micro-batch, so one alignment state speaks for all of them.
 
+A checkpoint can also *overtake* what is in flight (Chandy and Lamport 1985: a process may record
+its state before it has read any marker; Flink's unaligned checkpoints). The stage then snapshots n
+without waiting for the inputs that have not brought barrier n, and forwards it at once. What those
+inputs bring before their barrier n comes behind the snapshot and is processed as it comes, though
+its epoch is not above n: these rows are the *channel state* of n. Their barrier n, when it comes,
+finds its checkpoint behind it and blocks nothing. Nothing with an epoch above n was processed
+before: no gate lets a row pass that is behind a barrier whose fate is not known.
+
 An id dies at a stage when it can no longer be aligned: it was aborted, or an input went on to a
 later barrier without having brought it (*skipped*). Dead ids are remembered until no live input can
 bring them any more, and their barriers then pass without a snapshot and without being forwarded.
@@ -44,6 +52,7 @@ __all__ = [
     "InputEnded",
     "InputState",
     "InputStatus",
+    "OvertakeArrived",
     "Reason",
     "TakeSnapshot",
     "from_json",
@@ -114,7 +123,14 @@ class AbortArrived:
     checkpoint_id: int
 
 
-Event = BarrierArrived | InputEnded | AbortArrived
+@dataclass(frozen=True, slots=True)
+class OvertakeArrived:
+    """Checkpoint n is not to wait any longer; comes before, between or after barriers."""
+
+    barrier: Barrier
+
+
+Event = BarrierArrived | InputEnded | AbortArrived | OvertakeArrived
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +256,24 @@ def gate(state: Alignment, name: str) -> int | None:
     A blocked input admits what is before its first undecided barrier. An open one admits the rows
     behind its newest barrier, but none from behind a later one, though its barrier has not come:
     a batch that snapshots n emits rows of n and n + 1 in one commit and barrier n in the next, and
-    a reader may stop between the two, or inside the first.
+    a reader may stop between the two, or inside the first. Barriers that the stage has overtaken
+    count as brought.
     """
     given = _input(state, name)
     if given.waiting:
         return given.waiting[0].checkpoint_id
-    return None if given.ended else given.newest + 1
+    return None if given.ended else brought(state, name) + 1
+
+
+def brought(state: Alignment, name: str) -> int:
+    """The newest barrier that ``name`` has brought, or that the stage has overtaken."""
+    return max(_input(state, name).newest, state.snapshot)
+
+
+def in_flight(state: Alignment, name: str, checkpoint_id: int) -> bool:
+    """Whether rows before barrier ``checkpoint_id`` may still come on ``name``."""
+    given = _input(state, name)
+    return not given.ended and given.newest < checkpoint_id
 
 
 def step(state: Alignment, event: Event) -> tuple[Alignment, tuple[Action, ...]]:
@@ -261,6 +289,8 @@ def step(state: Alignment, event: Event) -> tuple[Alignment, tuple[Action, ...]]
             changed = _end(state, event)
         case AbortArrived():
             changed = _abort(state, event)
+        case OvertakeArrived():
+            changed = _overtake(state, event)
     if isinstance(changed, Ignore):
         return state, (changed,)
     state, actions = changed
@@ -288,6 +318,8 @@ def _barrier(state: Alignment, event: BarrierArrived) -> _Changed | Ignore:
     if checkpoint_id <= given.newest:
         known = any(b.checkpoint_id == checkpoint_id for b in given.waiting)
         return Ignore(event, Reason.DUPLICATE if known else Reason.LATE)
+    if checkpoint_id <= state.snapshot:  # it was overtaken; what was in flight has come
+        return _with_input(state, event.input, replace(given, last=checkpoint_id)), ()
     waiting = (*given.waiting, event.barrier)
     return _with_input(state, event.input, replace(given, waiting=waiting)), ()
 
@@ -303,11 +335,51 @@ def _abort(state: Alignment, event: AbortArrived) -> _Changed | Ignore:
     checkpoint_id = _known_id(event.checkpoint_id, event)
     if checkpoint_id in state.dead:
         return Ignore(event, Reason.DUPLICATE)
-    passed = all(i.last >= checkpoint_id for i in state.inputs.values() if i.live)
-    if checkpoint_id <= state.snapshot or passed:
+    if _passed(state, checkpoint_id):
         return Ignore(event, Reason.LATE)
-    dead = replace(state, dead=state.dead | {checkpoint_id})
-    return dead, (Discard(checkpoint_id, Reason.ABORTED),)
+    return _kill(state, checkpoint_id, Reason.ABORTED)
+
+
+def _overtake(state: Alignment, event: OvertakeArrived) -> _Changed | Ignore:
+    """Snapshot n now, and before it every unfinished m < n: no row before n is held behind it."""
+    checkpoint_id = _known_id(event.barrier.checkpoint_id, event)
+    if state.ended:
+        return Ignore(event, Reason.ENDED)
+    if checkpoint_id in state.dead:
+        return Ignore(event, Reason.ABORTED)
+    if _passed(state, checkpoint_id):
+        return Ignore(event, Reason.LATE)
+    waiting = {b.checkpoint_id: b for i in state.inputs.values() for b in i.waiting}
+    due = [b for n, b in sorted(waiting.items()) if n < checkpoint_id] + [event.barrier]
+    actions: list[Action] = []
+    for barrier in due:
+        n = barrier.checkpoint_id
+        if n not in state.dead and any(_gone_past(i, n) for i in state.inputs.values()):
+            # Its sender never took it; and what stands behind its later barrier is processed.
+            state, said = _kill(state, n, Reason.SKIPPED)
+            actions.extend(said)
+        if n not in state.dead:
+            state = replace(state, snapshot=n)
+            actions.append(TakeSnapshot(barrier))
+        state = replace(state, inputs={name: _pop(i, n) for name, i in state.inputs.items()})
+    return state, tuple(actions)
+
+
+def _gone_past(given: InputState, checkpoint_id: int) -> bool:
+    """Whether an input brings a later barrier though it has not brought this one."""
+    brought = any(b.checkpoint_id == checkpoint_id for b in given.waiting)
+    return given.newest >= checkpoint_id and not brought
+
+
+def _passed(state: Alignment, checkpoint_id: int) -> bool:
+    """Whether an id was settled at this stage long ago."""
+    passed = all(i.last >= checkpoint_id for i in state.inputs.values() if i.live)
+    return checkpoint_id <= state.snapshot or passed
+
+
+def _kill(state: Alignment, checkpoint_id: int, reason: Reason) -> _Changed:
+    state = replace(state, dead=state.dead | {checkpoint_id})
+    return state, (Discard(checkpoint_id, reason),)
 
 
 def _settle(state: Alignment) -> _Changed:
@@ -319,8 +391,8 @@ def _settle(state: Alignment) -> _Changed:
             pass
         elif len(heads) > 1 or any(i.last > lowest for i in state.inputs.values()):
             # Ids only rise on an input, so one that is past `lowest` never brings it.
-            state = replace(state, dead=state.dead | {lowest})
-            actions.append(Discard(lowest, Reason.SKIPPED))
+            state, said = _kill(state, lowest, Reason.SKIPPED)
+            actions.extend(said)
         elif all(i.waiting for i in state.inputs.values() if i.live):
             barrier = next(i.waiting[0] for i in state.inputs.values() if i.waiting)
             state = replace(state, snapshot=lowest)
@@ -329,7 +401,7 @@ def _settle(state: Alignment) -> _Changed:
             break
         state = replace(state, inputs={n: _pop(i, lowest) for n, i in state.inputs.items()})
     live = [i for i in state.inputs.values() if i.live]
-    dead = frozenset(n for n in state.dead if any(i.last < n for i in live))
+    dead = frozenset(n for n in state.dead if not _passed(state, n))
     state = replace(state, dead=dead)
     if not live and not state.ended:
         state = replace(state, ended=True)
@@ -371,7 +443,7 @@ def validate(state: Alignment) -> None:
     for name, given in state.inputs.items():
         ids = [given.last, *(b.checkpoint_id for b in given.waiting)]
         _hold(ids == sorted(set(ids)), f"barriers of {name!r} rise", state)
-        _hold(not given.live or given.last >= state.snapshot, f"{name!r} passed snapshot", state)
+        _hold(all(n > state.snapshot for n in ids[1:]), f"{name!r} waits for what comes", state)
     live = [i for i in state.inputs.values() if i.live]
     heads = state.blocking
     _hold(len(heads) <= 1, "all blocked inputs wait for one id", state)

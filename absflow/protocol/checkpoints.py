@@ -108,6 +108,9 @@ class StageReport:
         checkpoint_id: the checkpoint it snapshotted.
         batch_id: the micro-batch that snapshotted it.
         positions: end offset per root input, as Spark writes it in its offset log.
+        in_flight: the channels that the snapshot overtook, each with how far it had been read, as
+            Spark writes it. Rows behind that with an epoch up to the checkpoint are its channel
+            state.
         rows_changed: upserts and tombstones in the snapshot; 0 means that no set was written.
         bytes_changed: bytes of those rows as Arrow.
         keys_total: live keys of the stage after the snapshot.
@@ -126,6 +129,7 @@ class StageReport:
     checkpoint_id: int
     batch_id: int
     positions: Mapping[str, str] = field(default_factory=dict)
+    in_flight: Mapping[str, str] = field(default_factory=dict)
     rows_changed: int = 0
     bytes_changed: int = 0
     keys_total: int = 0

@@ -10,15 +10,21 @@ commit: FINALIZING -> completed. Whatever else happens to n, it is aborted for o
 of reasons, exactly once. A checkpoint that is being finalised cannot be aborted by the clock, for
 its outcome is already in the hands of the storage; one is finalised at a time, lowest id first.
 
+Barriers that do not align within ``aligned_timeout_ms``, or for which a stage holds too much,
+*overtake* (Flink's aligned checkpoint timeout): an OVERTAKE row, which every stage reads by itself,
+has each snapshot what it has. Rows in flight are then part of the checkpoint.
+
 A *bounded* input that has nothing left is exhausted. When all root inputs of the job are, one last
 checkpoint is triggered at once, and its completion finishes the job: then every row is in it. When
 only some are, such an input ends for good (an END row) as soon as a checkpoint that was triggered
-after its exhaustion has completed; a stage all of whose inputs have ended takes no part in later
+after its exhaustion has completed. Neither is so while rows of that checkpoint are in flight; then
+it is for the next one. A stage all of whose inputs have ended takes no part in later
 checkpoints, and its last state counts in them.
 
 A *savepoint* is a checkpoint that a person asked for. It is full, has a timeout of its own, and
-neither gives way to a later one that completes first nor counts when it fails; completed, it is a
-checkpoint like any other, also the last one of an exhausted job. Its terminal fact carries the
+neither gives way to a later one that completes first nor counts when it fails. It is always
+aligned, so no checkpoint that was triggered behind it overtakes while it is pending. Completed, it
+is a checkpoint like any other, also the last one of an exhausted job. Its terminal fact carries the
 request and so answers it. One that is to stop the job holds off the clock's triggers while it is
 pending: the job stops if it completes, and goes on if it fails.
 """
@@ -45,6 +51,7 @@ from absflow.protocol.messages import (
     Event,
     FailJob,
     FinishJob,
+    HeldTooMuch,
     HistoryFound,
     InputExhausted,
     LineageCompacted,
@@ -62,6 +69,7 @@ from absflow.protocol.messages import (
     WriteAbort,
     WriteCompletion,
     WriteEnd,
+    WriteOvertake,
 )
 from absflow.protocol.pending import PHASE_TRANSITIONS, Coordinator, Pending, Phase, validate
 from absflow.protocol.retention import shortened
@@ -106,15 +114,17 @@ def _apply(state: Coordinator, event: Event) -> _Stepped:
         case Tick(now_ms):
             return _tick(state, now_ms)
         case TriggerWritten(checkpoint_id):
-            return _triggered(state, checkpoint_id), ()
+            return _triggered(state, checkpoint_id)
         case StageReported(report):
             return _reported(state, report)
         case HistoryFound():
             return _found(state, event)
         case CheckpointFailed():
             return _failed(state, event)
-        case CompletionWritten(checkpoint_id, now_ms):
-            return _completed(state, checkpoint_id, now_ms)
+        case HeldTooMuch():
+            return _held(state, event)
+        case CompletionWritten():
+            return _completed(state, event)
         case InputExhausted(root):
             return _exhausted(state, root), ()
         case SavepointRequested():
@@ -182,8 +192,9 @@ def _tick(state: Coordinator, now_ms: int) -> _Stepped:
         if expired and pending.phase is not Phase.FINALIZING:
             state, said = _abort(state, checkpoint_id, FailureReason.EXPIRED, _missing(pending))
             actions.extend(said)
+    state, overtaken = _overtake_late(state, now_ms)
     state, said = trigger_due(state, now_ms)
-    return state, (*actions, *said)
+    return state, (*actions, *overtaken, *said)
 
 
 def _missing(pending: Pending) -> str:
@@ -194,11 +205,55 @@ def _missing(pending: Pending) -> str:
     return "; ".join(parts)
 
 
-def _triggered(state: Coordinator, checkpoint_id: int) -> Coordinator:
+def _triggered(state: Coordinator, checkpoint_id: int) -> _Stepped:
     pending = state.pending.get(checkpoint_id)
     if pending is None or pending.phase is not Phase.TRIGGERING:
-        return state  # aborted while the row was being written
-    return _collect(state, replace(pending, phase=Phase.COLLECTING))
+        return state, ()  # aborted while the row was being written
+    state = _collect(state, replace(pending, phase=Phase.COLLECTING))
+    return _overtake_late(state, pending.barrier.triggered_ms)
+
+
+def _overtake_late(state: Coordinator, now_ms: int) -> _Stepped:
+    """Have every checkpoint overtake that has been aligning for long enough, oldest first."""
+    actions: list[Action] = []
+    for checkpoint_id, pending in sorted(state.pending.items()):
+        patience_ms = state.policy.aligned_timeout_ms
+        if patience_ms is None or now_ms < pending.barrier.triggered_ms + patience_ms:
+            continue
+        if pending.phase is Phase.COLLECTING and _may_overtake(state, pending):
+            state, said = _overtake(state, checkpoint_id)
+            actions.extend(said)
+    return state, tuple(actions)
+
+
+def _may_overtake(state: Coordinator, pending: Pending) -> bool:
+    """Not a savepoint, nor what would overtake one; nor if every stage has snapshotted."""
+    checkpoint_id = pending.barrier.checkpoint_id
+    return (
+        state.policy.aligned_timeout_ms is not None
+        and not pending.overtaken
+        and not pending.awaited <= pending.reports.keys()
+        and not any(
+            p.kind is Kind.SAVEPOINT for n, p in state.pending.items() if n <= checkpoint_id
+        )
+    )
+
+
+def _overtake(state: Coordinator, checkpoint_id: int) -> _Stepped:
+    pending = replace(state.pending[checkpoint_id], overtaken=True)
+    state = replace(state, pending={**state.pending, checkpoint_id: pending})
+    return state, (WriteOvertake(pending.barrier),)
+
+
+def _held(state: Coordinator, event: HeldTooMuch) -> _Stepped:
+    """Let the checkpoint overtake; one that may not is given up, for nothing else helps."""
+    pending = state.pending.get(event.checkpoint_id)
+    if pending is None or pending.overtaken:
+        return state, ()
+    if _may_overtake(state, pending):
+        return _overtake(state, event.checkpoint_id)
+    reason = FailureReason.HELD_TOO_MUCH
+    return _failed(state, CheckpointFailed(event.checkpoint_id, reason, event.cause))
 
 
 def _failed(state: Coordinator, event: CheckpointFailed) -> _Stepped:
@@ -313,7 +368,8 @@ def _manifest(state: Coordinator, pending: Pending) -> Manifest:
     )
 
 
-def _completed(state: Coordinator, checkpoint_id: int, now_ms: int) -> _Stepped:
+def _completed(state: Coordinator, event: CompletionWritten) -> _Stepped:
+    checkpoint_id = event.checkpoint_id
     pending = state.pending.get(checkpoint_id)
     if pending is None or pending.phase is not Phase.FINALIZING:
         raise ProtocolViolation(
@@ -322,12 +378,13 @@ def _completed(state: Coordinator, checkpoint_id: int, now_ms: int) -> _Stepped:
         )
     manifest = _manifest(state, pending)
     rest = {n: p for n, p in state.pending.items() if n != checkpoint_id}
-    state = _advance(replace(state, pending=rest), manifest, now_ms)
+    state = _advance(replace(state, pending=rest), manifest, event.now_ms)
     actions: list[Action] = []
     for older in _subsumed(state, checkpoint_id):
         state, said = _abort(state, older, FailureReason.SUBSUMED, f"by {checkpoint_id}")
         actions.extend(said)
-    behind = {r for r, mark in state.exhausted.items() if checkpoint_id > mark}
+    exhausted = {r for r, mark in state.exhausted.items() if checkpoint_id > mark}
+    behind = set() if event.in_flight else exhausted
     if behind >= state.topology.roots:
         state, said = _stop(state)
         return state, (*actions, FinishJob(checkpoint_id), *said)

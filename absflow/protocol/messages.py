@@ -21,6 +21,7 @@ __all__ = [
     "Event",
     "FailJob",
     "FinishJob",
+    "HeldTooMuch",
     "HistoryFound",
     "InputExhausted",
     "LineageCompacted",
@@ -40,12 +41,17 @@ __all__ = [
     "WriteBarrier",
     "WriteCompletion",
     "WriteEnd",
+    "WriteOvertake",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The settings that the coordinator decides by; times in ms."""
+    """The settings that the coordinator decides by; times in ms.
+
+    ``aligned_timeout_ms`` is how long a checkpoint's barriers may take to align before they
+    overtake what is in flight: 0 for not at all, None for as long as it takes.
+    """
 
     interval_ms: int = 10_000
     timeout_ms: int = 600_000
@@ -53,6 +59,7 @@ class Policy:
     max_concurrent: int = 1
     tolerable_failed: int = 0
     savepoint_timeout_ms: int = 3_600_000
+    aligned_timeout_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -133,11 +140,26 @@ class CheckpointFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldTooMuch:
+    """A stage holds more rows than it may, for want of barriers of the checkpoint."""
+
+    checkpoint_id: int
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CompletionWritten:
-    """The manifest is in the log of the ``checkpoints`` table."""
+    """The manifest is in the log of the ``checkpoints`` table.
+
+    Attributes:
+        checkpoint_id: of the checkpoint.
+        now_ms: the clock.
+        in_flight: how many rows its channel state has.
+    """
 
     checkpoint_id: int
     now_ms: int
+    in_flight: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +204,7 @@ Event = (
     | StageReported
     | HistoryFound
     | CheckpointFailed
+    | HeldTooMuch
     | CompletionWritten
     | InputExhausted
     | SavepointRequested
@@ -219,6 +242,13 @@ class WriteAbort:
     kind: Kind = Kind.CHECKPOINT
     request: str = ""
     release: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOvertake:
+    """Append the OVERTAKE row, which every stage reads; answer only CheckpointFailed."""
+
+    barrier: Barrier
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +307,7 @@ Action = (
     WriteBarrier
     | WriteCompletion
     | WriteAbort
+    | WriteOvertake
     | RefuseRequest
     | WriteEnd
     | DiscardReport

@@ -62,6 +62,7 @@ class Pending:
         kind: CHECKPOINT or SAVEPOINT.
         request: the wish that a savepoint answers.
         stop: the job is to stop once it has completed.
+        overtaken: its barriers do not wait to be aligned any more.
     """
 
     barrier: Barrier
@@ -72,6 +73,7 @@ class Pending:
     kind: Kind = Kind.CHECKPOINT
     request: str = ""
     stop: bool = False
+    overtaken: bool = False
 
     @property
     def complete(self) -> bool:
@@ -153,6 +155,10 @@ def validate(state: Coordinator) -> None:
         "only savepoints stop the job": savepoints.keys() >= set(stops),
         "a job that is to stop triggers nothing more": not stops
         or max(periodic, default=0) < min(stops),
+        "savepoints are aligned": not any(
+            p.overtaken and any(s < n for s in savepoints) for n, p in state.pending.items()
+        )
+        and not any(p.overtaken for p in savepoints.values()),
         "ended inputs were exhausted": state.ended <= state.exhausted.keys(),
     }
     for invariant, holds in checks.items():

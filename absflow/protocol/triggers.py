@@ -48,7 +48,11 @@ def next_trigger_ms(state: Coordinator) -> int | None:
     if all_exhausted(state):
         # The final checkpoint does not wait for the clock; a second one is of no use.
         mark = max(state.exhausted.values())
-        return None if any(n > mark for n in state.pending) else 0
+        if any(n > mark for n in state.pending):
+            return None
+        if state.completed_id <= mark:
+            return 0
+        # Such a one has completed, but with rows in flight: the clock decides when to try again.
     due = state.triggered_ms + state.policy.interval_ms
     if state.completed_ms is not None:
         due = max(due, state.completed_ms + state.policy.min_pause_ms)

@@ -11,7 +11,8 @@ must have emitted for given source positions, and compare that with the tables:
   completed, and then it does stop;
 * consistent cut: what the history sets along a manifest's lineage add up to is the state after
   exactly the source rows up to the manifest's positions, for every stage, and so is the output
-  that stands before the barrier;
+  that stands before the barrier; rows that the checkpoint has overtaken are in its channel state
+  instead, once, and are the next ones that the stage would have processed;
 * exactly once: every channel holds, path by path, a prefix of what is due, and all of it at the
   end; final state is that of all rows;
 * no stuck checkpoint: when the faults have ceased, the job comes to its end.
@@ -41,25 +42,24 @@ from absflow.simulation.tables import Tables
 __all__ = ["check"]
 
 State = dict[str, tuple[int, int]]
+# A source, then the stages that a row has passed.
+_Way = tuple[str, ...]
 
 
 @dataclass(slots=True)
 class _Path:
-    """The rows that are due on one way into a stage, folded up to a position that only rises."""
+    """The rows that are due on one way into a stage, folded up to a number that only rises."""
 
     rows: tuple[Row, ...]
     folded: int = 0
-    seen: int = 0
     digest: int = 0
     counts: Counter[int] = field(default_factory=Counter)
     totals: Counter[int] = field(default_factory=Counter)
 
-    def advance(self, position: int) -> None:
-        """Fold the rows whose place in the source is below ``position``."""
-        while self.folded < len(self.rows) and self.rows[self.folded].number < position:
-            row = self.rows[self.folded]
+    def advance(self, count: int) -> None:
+        """Fold rows until there are ``count``."""
+        for row in self.rows[self.folded : count]:
             self.folded += 1
-            self.seen += 1
             self.digest = (self.digest * 1_000_003 + row.number * 91 + row.sign * row.amount) % (
                 2**61 - 1
             )
@@ -80,17 +80,28 @@ class _Due:
             for s in graph.stages
         }
 
-    def state(self, stage: str, positions: Mapping[str, int]) -> State:
-        """The state of ``stage`` after the source rows below ``positions``."""
+    def ways(self, stage: str) -> Iterator[tuple[_Way, _Path]]:
+        """Every way into ``stage``, and what is due on it."""
+        for path, due in self.into[stage].items():
+            yield (*path, stage), due
+
+    def sent(self, way: _Way, count: int) -> int:
+        """How many rows a stage makes of the first ``count`` on a way into it."""
+        *path, stage = way
+        rows = self.into[stage][tuple(path)].rows[:count]
+        return sum(len(transform(stage, row)) for row in rows)
+
+    def state(self, stage: str, processed: Mapping[_Way, int]) -> State:
+        """The state of ``stage`` after so many rows on each of the ways into it."""
         state: State = {}
         counts: Counter[int] = Counter()
         totals: Counter[int] = Counter()
         for path, due in self.into[stage].items():
-            due.advance(positions[path[0]])
+            due.advance(processed[(*path, stage)])
             counts.update(due.counts)
             totals.update(due.totals)
-            if due.seen:
-                state["path " + ">".join(path)] = (due.seen, due.digest)
+            if due.folded:
+                state["path " + ">".join(path)] = (due.folded, due.digest)
         for key, count in counts.items():
             if (count, totals[key]) != (0, 0):
                 state[f"key {key}"] = (count, totals[key])
@@ -152,6 +163,8 @@ def _savepoints(tables: Tables) -> Iterator[str]:
     """A savepoint needs no other set than its own, and answers its request and no other."""
     for checkpoint_id, manifest in tables.manifests.items():
         if manifest.kind is Kind.SAVEPOINT:
+            if any(tables.in_flight(manifest).values()):
+                yield f"savepoint {checkpoint_id} has rows in flight"
             for part in manifest.stages:
                 own = part.report.checkpoint_id == checkpoint_id  # not of a stage that has ended
                 if own and set(part.lineage) - {checkpoint_id}:
@@ -234,8 +247,37 @@ def _cuts(
                 yield f"checkpoint {checkpoint_id}: {source} goes from {before[source]} {position}"
                 return
         before = positions
+        processed, wrong = _processed(graph, tables, due, manifest, positions)
+        yield from wrong
         for stage in named:
-            yield from _cut(tables, due, emitted[stage], manifest, stage, positions)
+            yield from _cut(tables, due, emitted[stage], manifest, stage, processed)
+
+
+def _processed(
+    graph: Graph, tables: Tables, due: _Due, manifest: Manifest, positions: Mapping[str, int]
+) -> tuple[dict[_Way, int], list[str]]:
+    """How many rows each stage must have processed on each way into it; what is wrong in flight.
+
+    All before the cut are due, but for those in flight, which must be the last of them.
+    """
+    flying = tables.in_flight(manifest)
+    processed: dict[_Way, int] = {}
+    wrong: list[str] = []
+    for stage in graph.stages:
+        for path in graph.paths(stage.name):
+            way = (*path, stage.name)
+            if len(path) == 1:
+                processed[way] = positions[path[0]]
+                continue
+            sent = due.sent(path, processed[path])
+            late = [row for row in flying.get((stage.name, path[-1]), ()) if row.path == path]
+            processed[way] = sent - len(late)
+            if tuple(late) != due.out[path[-1]][path][sent - len(late) : sent]:
+                wrong.append(
+                    f"channel state: checkpoint {manifest.checkpoint_id} has {len(late)} rows of "
+                    f"{'>'.join(way)} in flight, but they are not the last of {sent}"
+                )
+    return processed, wrong
 
 
 def _positions(graph: Graph, manifest: Manifest) -> dict[str, int]:
@@ -252,7 +294,7 @@ def _cut(
     emitted: _Emitted,
     manifest: Manifest,
     stage: str,
-    positions: Mapping[str, int],
+    processed: Mapping[_Way, int],
 ) -> Iterator[str]:
     checkpoint_id = manifest.checkpoint_id
     part = next(s for s in manifest.stages if s.report.stage == stage)
@@ -261,16 +303,17 @@ def _cut(
     if missing:
         yield f"checkpoint {checkpoint_id}: sets {missing} are not in the history of {stage}"
         return
-    wanted = due.state(stage, positions)
+    wanted = due.state(stage, processed)
     if (there := _reconstruct(tables, stage, part.lineage)) != wanted:
         yield (
-            f"consistent cut: checkpoint {checkpoint_id}, stage {stage}, at {dict(positions)}: "
+            f"consistent cut: checkpoint {checkpoint_id}, stage {stage}, after "
+            f"{ {'>'.join(way): count for way, count in processed.items()} }: "
             f"{_difference(there, wanted)}"
         )
-    for path, rows in due.out[stage].items():
+    for path in due.out[stage]:
         epochs = [item.epoch for item in emitted.get(path, ())]
         there_rows = bisect_left(epochs, checkpoint_id + 1)
-        due_rows = sum(row.number < positions[path[0]] for row in rows)
+        due_rows = due.sent(path, processed[path])
         if there_rows != due_rows:
             yield (
                 f"consistent cut: {there_rows} rows of {'>'.join(path)} stand before barrier "
@@ -310,12 +353,18 @@ def _end(graph: Graph, tables: Tables, due: _Due, emitted: Mapping[str, _Emitted
         files = tables.stages[stage]
         # A last batch that was written and reported, but not committed, would be replayed.
         if files.committed + 1 not in files.offsets:
-            yield from _end_of_stage(stage, files.memory, due.state(stage, ends))
+            wanted = due.state(stage, {w: len(d.rows) for w, d in due.ways(stage)})
+            yield from _end_of_stage(stage, files.memory, wanted)
         for path, rows in due.out[stage].items():
             if len(there := emitted[stage].get(path, [])) != len(rows):
                 yield f"exactly once: {'>'.join(path)} has {len(there)} rows of {len(rows)}"
     newest = max(tables.manifests, default=0)
-    if not newest or _positions(graph, tables.manifests[newest]) != ends:
+    manifest = tables.manifests.get(newest)
+    if (
+        manifest is None
+        or _positions(graph, manifest) != ends
+        or any(tables.in_flight(manifest).values())
+    ):
         yield f"the newest checkpoint, {newest}, does not hold every row"
     for row in _triggers(tables):
         if status_of(row.barrier.checkpoint_id, tables.facts) is Status.PENDING:

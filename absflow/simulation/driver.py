@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from absflow.protocol import coordinator
+from absflow.protocol.alignment import AbortArrived, Barrier, OvertakeArrived
 from absflow.protocol.checkpoints import FailureReason, Kind, Manifest, StageReport
 from absflow.protocol.coordinator import Coordinator, Phase
 from absflow.protocol.messages import (
@@ -15,6 +16,7 @@ from absflow.protocol.messages import (
     Event,
     FailJob,
     FinishJob,
+    HeldTooMuch,
     HistoryFound,
     InputExhausted,
     RefuseRequest,
@@ -30,6 +32,7 @@ from absflow.protocol.messages import (
     WriteBarrier,
     WriteCompletion,
     WriteEnd,
+    WriteOvertake,
 )
 from absflow.simulation.clock import Life, Process
 from absflow.simulation.scene import Scene
@@ -127,7 +130,7 @@ class Driver:
             wait_ms = late_ms + self._scene.between(self._scene.knobs.message_ms)
             self._scene.clock.spawn(self._receive(report), self.life, wait_ms)
 
-    def fail(self, failed: CheckpointFailed) -> None:
+    def fail(self, failed: CheckpointFailed | HeldTooMuch) -> None:
         """Word of a failed checkpoint; it may be lost."""
         if self._scene.faults.strike("failure_lost"):
             self._scene.story.mark("word of a failure lost")
@@ -183,6 +186,9 @@ class Driver:
                 if request in self._scene.tables.stops and reason not in told:
                     self._stop_failed = True
                 self._write(self._write_abort(action))
+            case WriteOvertake(barrier):
+                story.tell("driver", "has overtake", barrier.checkpoint_id)
+                self._write(self._write_overtake(barrier))
             case RefuseRequest(request, why):
                 story.tell("driver", "refuses", None, f"{request}: {why}")
                 story.mark("savepoint refused")
@@ -242,9 +248,13 @@ class Driver:
         checkpoint_id, reason = action.barrier.checkpoint_id, action.reason
         yield self._pause()
         if reason is not FailureReason.SUBSUMED:  # then every stage is past it
-            self._scene.tables.aborts.append(checkpoint_id)
+            self._scene.tables.overtakes.append(AbortArrived(checkpoint_id))
             yield self._pause()
         self._scene.tables.write_abort_fact(checkpoint_id, reason, action.request)
+
+    def _write_overtake(self, barrier: Barrier) -> Process:
+        yield self._pause()
+        self._scene.tables.overtakes.append(OvertakeArrived(barrier))
 
     def _write_refusal(self, request: str) -> Process:
         yield self._pause()
@@ -274,7 +284,8 @@ class Driver:
             return
         scene.story.tell("driver", "completes", checkpoint_id)
         self._mark_completed(manifest, completed_id)
-        self.tell(CompletionWritten(checkpoint_id, scene.clock.now_ms))
+        in_flight = sum(map(len, scene.tables.in_flight(manifest).values()))
+        self.tell(CompletionWritten(checkpoint_id, scene.clock.now_ms, in_flight))
 
     def _mark_completed(self, manifest: Manifest, completed_id: int) -> None:
         savepoint = manifest.kind is Kind.SAVEPOINT
@@ -285,6 +296,7 @@ class Driver:
         mark("savepoint completed", savepoint)
         mark("savepoint completed behind a later checkpoint", late)
         mark("stop with savepoint completed", stops)
+        mark("rows in flight", any(self._scene.tables.in_flight(manifest).values()))
         mark("stop with savepoint failed, and the job went on", self._stop_failed)
 
     def _write_end(self, root: RootInput) -> Process:

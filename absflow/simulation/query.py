@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from absflow.protocol import alignment
 from absflow.protocol.alignment import Action, Alignment, Barrier, Discard, Ignore, Reason
 from absflow.protocol.checkpoints import FailureReason, StageReport
-from absflow.protocol.messages import CheckpointFailed, RootInput, Triggered
+from absflow.protocol.messages import CheckpointFailed, HeldTooMuch, RootInput, Triggered
 from absflow.simulation.clock import Life, Process
 from absflow.simulation.job import StageSpec
 from absflow.simulation.scene import Scene
@@ -25,7 +25,7 @@ __all__ = ["Appender", "Query"]
 
 _IDLE_MS = (20, 60)
 _BARRIERS = "barriers table"
-_ABORTS = "aborts table"
+_OVERTAKES = "overtakes table"
 
 
 class Appender:
@@ -84,7 +84,7 @@ class Query:
         life: Life,
         appender: Appender,
         report: Callable[[StageReport], None],
-        fail: Callable[[CheckpointFailed], None],
+        fail: Callable[[CheckpointFailed | HeldTooMuch], None],
     ) -> None:
         """Read on from what the stage's files say."""
         self.life = life
@@ -126,8 +126,8 @@ class Query:
             spans[name] = self._span(name, there, scene.knobs.items_per_batch)
         if self._spec.roots:
             spans[_BARRIERS] = self._span(_BARRIERS, len(tables.barriers), 4)
-        looks = scene.dice.random() < scene.knobs.aborts_seen.get(self._spec.name, 1.0)
-        spans[_ABORTS] = self._span(_ABORTS, len(tables.aborts), 4 if looks else 0)
+        looks = scene.dice.random() < scene.knobs.overtakes_seen.get(self._spec.name, 1.0)
+        spans[_OVERTAKES] = self._span(_OVERTAKES, len(tables.overtakes), 4 if looks else 0)
         return Plan(spans) if any(start < end for start, end in spans.values()) else None
 
     def _span(self, name: str, there: int, most: int) -> tuple[int, int]:
@@ -146,8 +146,8 @@ class Query:
                 items[name] += tuple(
                     row.barrier if isinstance(row, Triggered) else End() for row in mine
                 )
-        positions = {name: plan.spans[name][1] for name in self._spec.roots}
-        return Batch(items, positions, tuple(tables.aborts[slice(*plan.spans[_ABORTS])]))
+        positions = {name: plan.spans[name][1] for name in self._spec.inputs}
+        return Batch(items, positions, tuple(tables.overtakes[slice(*plan.spans[_OVERTAKES])]))
 
     def _batch(self, batch_id: int, plan: Plan) -> Process:
         scene, files = self._scene, self._files
@@ -190,6 +190,7 @@ class Query:
                 checkpoint_id=checkpoint_id,
                 batch_id=batch_id,
                 positions={name: str(at) for name, at in snapshot.positions.items()},
+                in_flight={name: str(at) for name, at in snapshot.in_flight.items()},
                 rows_changed=len(snapshot.changes),
                 held_rows=len(outcome.memory.held),
             )
@@ -199,7 +200,7 @@ class Query:
                 self._fail(CheckpointFailed(action.checkpoint_id, FailureReason.DECLINED))
         if len(outcome.memory.held) > self._scene.knobs.held_rows:
             for checkpoint_id in sorted(outcome.memory.alignment.blocking):
-                self._fail(CheckpointFailed(checkpoint_id, FailureReason.HELD_TOO_MUCH))
+                self._fail(HeldTooMuch(checkpoint_id))
 
     def _narrate(self, before: Memory, outcome: Outcome) -> None:
         story, after = self._scene.story, outcome.memory
@@ -207,6 +208,12 @@ class Query:
             detail = f"{len(snapshot.changes)} changes since {snapshot.barrier.base_id}"
             story.tell(self._who, "snapshots", snapshot.barrier.checkpoint_id, detail)
             story.mark("tombstone in an increment", None in snapshot.changes.values())
+            if snapshot.in_flight:
+                number = snapshot.barrier.checkpoint_id
+                brought = [i.newest >= number for i in after.alignment.inputs.values()]
+                story.tell(self._who, "overtakes", number, str(snapshot.in_flight))
+                story.mark("overtaken during the alignment", any(brought))
+                story.mark("overtaken before the alignment", not any(brought))
         for action in outcome.said:
             self._narrate_action(before.alignment, action)
         waiting = [given.waiting for given in after.alignment.inputs.values()]

@@ -32,7 +32,7 @@ class Knobs:
         write_ms: how long a write to a table takes.
         message_ms: how long a report travels.
         held_rows: ``alignment.max-held``, in rows.
-        aborts_seen: per stage, how likely a micro-batch is to look at the ABORT rows.
+        overtakes_seen: per stage, how likely a micro-batch is to look at ABORT and OVERTAKE rows.
         laggard: a stage whose micro-batches take longer until the faults cease.
         report_first: a stage reports before Spark commits the batch rather than after.
     """
@@ -48,7 +48,7 @@ class Knobs:
     write_ms: tuple[int, int] = (1, 15)
     message_ms: tuple[int, int] = (0, 25)
     held_rows: int = 1_000
-    aborts_seen: Mapping[str, float] = field(default_factory=dict)
+    overtakes_seen: Mapping[str, float] = field(default_factory=dict)
     laggard: str | None = None
     report_first: bool = True
 
@@ -85,6 +85,7 @@ def draw_knobs(
         max_concurrent=dice.choice((1, 2, 3, 5)),
         tolerable_failed=dice.choice((1_000, 1_000, 3)),
         savepoint_timeout_ms=healthy_ms * dice.choice((1, 4, 12)),
+        aligned_timeout_ms=dice.choice((None, 0, 0, 100, 400)),
     )
     return Knobs(
         graph=graph,
@@ -94,7 +95,7 @@ def draw_knobs(
         batch_ms=batch_ms,
         message_ms=message_ms,
         held_rows=dice.choice((8, 1_000, 1_000)),
-        aborts_seen={stage.name: dice.choice((1.0, 0.5, 0.02)) for stage in graph.stages},
+        overtakes_seen={stage.name: dice.choice((1.0, 0.5, 0.02)) for stage in graph.stages},
         laggard=dice.choice((None, *(stage.name for stage in graph.stages))),
         report_first=dice.random() < 0.5,
     )

@@ -21,6 +21,7 @@ from absflow.protocol.alignment import (
     EndStage,
     Event,
     InputEnded,
+    OvertakeArrived,
     TakeSnapshot,
 )
 from absflow.simulation.job import Row, StageSpec, transform
@@ -102,22 +103,30 @@ class Batch:
 
     Attributes:
         items: the next items of each input; those of a root are rows, then control rows.
-        positions: how far each root input has been read after the batch.
-        aborts: checkpoints that the coordinator has given up.
+        positions: how far each input has been read after the batch.
+        orders: aborts and overtakes, which every stage reads by itself.
     """
 
     items: Mapping[str, tuple[Item, ...]]
     positions: Mapping[str, int] = field(default_factory=dict)
-    aborts: tuple[int, ...] = ()
+    orders: tuple[AbortArrived | OvertakeArrived, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a stage hands over for one checkpoint."""
+    """What a stage hands over for one checkpoint.
+
+    Attributes:
+        barrier: of the checkpoint.
+        changes: since its base.
+        positions: the cut of each root input.
+        in_flight: channels that had not brought the barrier, and how far they had been read.
+    """
 
     barrier: Barrier
     changes: Mapping[str, Value | None]
     positions: Mapping[str, int]
+    in_flight: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,20 +158,27 @@ def fresh(spec: StageSpec) -> Memory:
 
 
 def merge(batch: Batch, order: tuple[str, ...]) -> list[Event]:
-    """The batch's control rows as one sequence: by id, aborts first, then by input; ends last.
+    """The batch's control rows as one sequence: by id, aborts first, then by input.
 
-    Ids rise on every input, so this keeps each input's own order.
+    Ids rise on every input, so this keeps each input's own order. Behind them the ends, and at last
+    the overtakes: what the batch itself can align need not be overtaken.
     """
-    keyed: list[tuple[float, int, Event]] = [(n, -1, AbortArrived(n)) for n in batch.aborts]
+    keyed: list[tuple[tuple[int, int, int], Event]] = []
+    for event in batch.orders:
+        match event:
+            case AbortArrived(checkpoint_id):
+                keyed.append(((0, checkpoint_id, -1), event))
+            case OvertakeArrived(barrier):
+                keyed.append(((2, barrier.checkpoint_id, -1), event))
     for place, name in enumerate(order):
         for item in batch.items.get(name, ()):
             match item:
                 case Barrier(checkpoint_id):
-                    keyed.append((checkpoint_id, place, BarrierArrived(name, item)))
+                    keyed.append(((0, checkpoint_id, place), BarrierArrived(name, item)))
                 case End():
-                    keyed.append((float("inf"), place, InputEnded(name)))
-    keyed.sort(key=lambda k: k[:2])
-    return [event for _, _, event in keyed]
+                    keyed.append(((1, 0, place), InputEnded(name)))
+    keyed.sort(key=lambda k: k[0])
+    return [event for _, event in keyed]
 
 
 def run_batch(
@@ -185,7 +201,7 @@ def run_batch(
     for action in said:
         if isinstance(action, TakeSnapshot):
             _process(work, dict.fromkeys(spec.inputs, action.barrier.checkpoint_id))
-            _snapshot(work, action.barrier)
+            _snapshot(work, action.barrier, after)
     _process(work, {name: alignment.gate(after, name) for name in spec.inputs})
     if any(isinstance(action, EndStage) for action in said):
         work.emitted.append(End())
@@ -203,7 +219,7 @@ def _rows(spec: StageSpec, before: Alignment, batch: Batch, name: str) -> Iterat
         match item:
             case Row():
                 # A source knows no epochs: its rows stand behind the newest barrier of the input.
-                yield Held(name, before.inputs[name].newest + 1, item)
+                yield Held(name, alignment.brought(before, name) + 1, item)
             case Sent(epoch, row):
                 yield Held(name, epoch, row)
 
@@ -248,7 +264,7 @@ def _value(work: _Work, key: str) -> Value:
     return entry.value if entry is not None and entry.value is not None else (0, 0)
 
 
-def _snapshot(work: _Work, barrier: Barrier) -> None:
+def _snapshot(work: _Work, barrier: Barrier, after: Alignment) -> None:
     """Hand over what changed since the base, forget old tombstones, forward the barrier."""
     changes = {k: e.value for k, e in work.values.items() if e.modified_epoch > barrier.base_id}
     work.values = {
@@ -258,6 +274,8 @@ def _snapshot(work: _Work, barrier: Barrier) -> None:
     }
     cut = work.cuts.get(barrier.checkpoint_id, {})
     positions = {name: cut.get(name, work.batch.positions[name]) for name in work.spec.roots}
-    work.snapshots.append(Snapshot(barrier, changes, positions))
+    late = [n for n in work.spec.upstream if alignment.in_flight(after, n, barrier.checkpoint_id)]
+    in_flight = {name: work.batch.positions[name] for name in late}
+    work.snapshots.append(Snapshot(barrier, changes, positions, in_flight))
     work.emitted.append(barrier)
     work.epoch = barrier.checkpoint_id + 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from absflow.protocol.alignment import Barrier
+from absflow.protocol.alignment import AbortArrived, Barrier, OvertakeArrived
 from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Manifest
 from absflow.protocol.messages import RootInput, Triggered
 from absflow.simulation.job import Graph, Row
@@ -57,7 +57,7 @@ class Plan:
     """Where the inputs of one micro-batch begin and end; fixed before it runs, kept for replays.
 
     Attributes:
-        spans: per input (and for the tables of barriers and aborts), start and end.
+        spans: per input (and for the tables of barriers and overtakes), start and end.
     """
 
     spans: Mapping[str, tuple[int, int]]
@@ -119,7 +119,7 @@ class Tables:
         rows: what each source has to give, in order.
         arrivals: when each row of a source becomes readable, ms.
         barriers: the ``barriers`` table: triggers and END rows.
-        aborts: the ABORT rows, which every stage reads by itself.
+        overtakes: the ABORT and OVERTAKE rows, which every stage reads by itself.
         facts: the ``checkpoints`` table.
         manifests: the manifests in it.
         wishes: the ``requests`` table.
@@ -133,7 +133,7 @@ class Tables:
     rows: Mapping[str, tuple[Row, ...]]
     arrivals: Mapping[str, tuple[int, ...]]
     barriers: list[Triggered | RootInput] = field(default_factory=list)
-    aborts: list[int] = field(default_factory=list)
+    overtakes: list[AbortArrived | OvertakeArrived] = field(default_factory=list)
     facts: list[Fact] = field(default_factory=list)
     manifests: dict[int, Manifest] = field(default_factory=dict)
     wishes: list[Wish] = field(default_factory=list)
@@ -179,6 +179,18 @@ class Tables:
         """The wishes that neither a fact nor a refusal answers."""
         answered = {*self.refusals, *(fact.request for fact in self.facts)}
         return [wish for wish in self.wishes if wish.request not in answered]
+
+    def in_flight(self, manifest: Manifest) -> dict[tuple[str, str], list[Row]]:
+        """Per stage and channel that a checkpoint has overtaken: the rows of its channel state."""
+        return {
+            (part.report.stage, name): [
+                item.row
+                for item in self.log_of(name)[int(position) :]
+                if isinstance(item, Sent) and item.epoch <= manifest.checkpoint_id
+            ]
+            for part in manifest.stages
+            for name, position in part.report.in_flight.items()
+        }
 
     def log_of(self, name: str) -> list[Sent | Barrier | End]:
         """The items of the channel that ``name`` writes."""

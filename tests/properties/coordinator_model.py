@@ -19,6 +19,7 @@ class Record:
     committing: bool = False
     request: str = ""
     stop: bool = False
+    overtaken: bool = False
     reported: set = field(default_factory=set)
     found: set = field(default_factory=set)
 
@@ -28,9 +29,10 @@ class Record:
 
 
 class Model:
-    def __init__(self, interval, timeout, pause, most, tolerated, patience):
+    def __init__(self, interval, timeout, pause, most, tolerated, patience, aligned):
         self.interval, self.timeout, self.pause = interval, timeout, pause
         self.most, self.tolerated, self.patience = most, tolerated, patience
+        self.aligned = aligned
         self.newest = self.completed = self.failures = self.now = self.triggered_ms = 0
         self.completed_ms = None
         self.pending = {}
@@ -75,10 +77,37 @@ class Model:
             and not r.committing
         ]
         due = [a for n in late for a in self.abort(n, "EXPIRED", True)]
+        due += self.overtake(now)
         if self.may_trigger():
             self.triggered_ms = now
             due += self.trigger(Record(self.completed, now, self.awaited()))
         return self.settle(due)
+
+    def may_overtake(self, number):
+        record = self.pending[number]
+        behind_a_savepoint = any(r.request for n, r in self.pending.items() if n <= number)
+        silent = record.awaited - record.reported
+        return self.aligned is not None and silent and not (record.overtaken or behind_a_savepoint)
+
+    def overtake(self, now):
+        late = [
+            n
+            for n, r in self.pending.items()
+            if self.aligned is not None and r.written and now - r.triggered_ms >= self.aligned
+        ]
+        return [a for n in late if self.may_overtake(n) for a in self.jump(n)]
+
+    def jump(self, number):
+        self.pending[number].overtaken = True
+        return [("overtake", number)]
+
+    def held(self, number):
+        """A stage holds too much for a checkpoint."""
+        if number not in self.pending or self.pending[number].overtaken:
+            return self.settle([])
+        if self.may_overtake(number):
+            return self.settle(self.jump(number))
+        return self.failed(number, "HELD_TOO_MUCH", True)
 
     def trigger(self, record):
         self.newest += 1
@@ -101,15 +130,16 @@ class Model:
         if any(r.stop for r in self.pending.values()):
             return False
         if len(self.exhausted) == len(ROOTS):
-            return not any(
-                n > mark for n in self.pending for mark in [max(self.exhausted.values())]
-            )
+            last = max(self.exhausted.values())
+            if any(n > last for n in self.pending) or self.completed <= last:
+                return not any(n > last for n in self.pending)
         paused = self.completed_ms is not None and self.now < self.completed_ms + self.pause
         return self.now >= self.triggered_ms + self.interval and not paused
 
     def written(self, number):
         if number in self.pending:
             self.pending[number].written = True
+            return self.settle(self.overtake(self.pending[number].triggered_ms))
         return self.settle([])
 
     def useless(self, number, stage):
@@ -128,17 +158,17 @@ class Model:
 
     def failed(self, number, reason, counted):
         record = self.pending.get(number)
-        if record is None or (record.committing and reason != "FINALIZE_FAILED"):
+        if record is None or record.ready or (record.committing and reason != "FINALIZE_FAILED"):
             return self.settle([])
         return self.settle(self.abort(number, reason, counted))
 
-    def committed(self, number, now):
+    def committed(self, number, now, flying):
         stop = self.pending.pop(number).stop
         if number > self.completed:
             self.completed, self.completed_ms, self.failures = number, now, 0
         older = [n for n, r in self.pending.items() if n < number and not r.request]
         due = [a for n in older for a in self.abort(n, "SUBSUMED", False)]
-        whole = {root for root, mark in self.exhausted.items() if mark < number}
+        whole = {root for root, mark in self.exhausted.items() if mark < number and not flying}
         if whole == set(ROOTS):
             due += [("finish", number), *self.stop()]
         elif len(self.exhausted) < len(ROOTS):

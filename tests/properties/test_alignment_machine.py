@@ -11,10 +11,12 @@ from absflow.protocol.alignment import (
     Discard,
     EndStage,
     InputEnded,
+    OvertakeArrived,
     Reason,
     TakeSnapshot,
     from_json,
     gate,
+    in_flight,
     start,
     step,
     to_json,
@@ -29,7 +31,8 @@ class Model:
 
     An id is skipped if an input has gone past it without bringing it; it is taken if every input
     has brought it, or has ended before it. Ids are decided in order: one that waits makes the
-    later ones wait.
+    later ones wait. An overtake decides all that were brought before it, and at last its own; what
+    comes of lower ids later means nothing.
     """
 
     def __init__(self):
@@ -47,10 +50,37 @@ class Model:
     def abort(self, checkpoint_id):
         self.fate.setdefault(checkpoint_id, "aborted")
 
+    @property
+    def snapshot(self):
+        return max((n for n, fate in self.fate.items() if fate == "taken"), default=0)
+
+    def undecided(self):
+        """The ids that were brought and have no fate, in order."""
+        known = set().union(*self.brought.values()) - self.fate.keys()
+        return sorted(n for n in known if n > self.snapshot)
+
+    def settled(self, name):
+        """The newest id of an input that does not wait for anything."""
+        waiting = {n for n in self.undecided() if n in self.brought[name]}
+        first = min(waiting, default=self.newest(name) + 1)
+        return max((n for n in self.brought[name] if n < first), default=0)
+
+    def overtake(self, number):
+        """The ids that are taken and skipped when ``number`` is not to wait any longer."""
+        live = [n for n in INPUTS if n not in self.ended or self.settled(n) < self.newest(n)]
+        passed = all(self.settled(name) >= number for name in live)
+        if number in self.fate or number <= self.snapshot or passed:
+            return [], []
+        due = {n for n in self.undecided() if n < number} | {number}
+        for n in sorted(due):
+            gone = any(self.newest(i) >= n and n not in self.brought[i] for i in INPUTS)
+            self.fate[n] = "skipped" if gone else "taken"
+        return (sorted(n for n in due if self.fate[n] == fate) for fate in ("taken", "skipped"))
+
     def decide(self):
         """The ids that are taken and skipped now, in order."""
         taken, skipped = [], []
-        for n in sorted(set().union(*self.brought.values()) - self.fate.keys()):
+        for n in self.undecided():
             without = [name for name in INPUTS if n not in self.brought[name]]
             if any(self.newest(name) > n for name in without):
                 self.fate[n] = "skipped"
@@ -63,10 +93,10 @@ class Model:
         return taken, skipped
 
     def gate(self, name):
-        undecided = next((n for n in self.brought[name] if n not in self.fate), None)
-        if undecided is None and name not in self.ended:
-            return self.newest(name) + 1
-        return undecided
+        waiting = [n for n in self.undecided() if n in self.brought[name]]
+        if not waiting and name not in self.ended:
+            return max(self.newest(name), self.snapshot) + 1
+        return min(waiting, default=None)
 
 
 class AlignmentMachine(RuleBasedStateMachine):
@@ -76,11 +106,11 @@ class AlignmentMachine(RuleBasedStateMachine):
         self.model = Model()
         self.given_up = []
 
-    def tell(self, event):
+    def tell(self, event, overtaken=((), ())):
         """Step the machine; what it says must be what the model decides."""
         stored = from_json(to_json(self.state))
         self.state, said = step(stored, event)
-        taken, skipped = self.model.decide()
+        taken, skipped = ([*o, *d] for o, d in zip(overtaken, self.model.decide(), strict=True))
         discards = [(a.checkpoint_id, a.reason) for a in said if isinstance(a, Discard)]
         assert [a.barrier.checkpoint_id for a in said if isinstance(a, TakeSnapshot)] == taken
         assert [n for n, why in discards if why is Reason.SKIPPED] == skipped
@@ -105,6 +135,12 @@ class AlignmentMachine(RuleBasedStateMachine):
         self.model.abort(checkpoint_id)
         self.tell(AbortArrived(checkpoint_id))
 
+    @rule(name=st.sampled_from(INPUTS), ahead=st.integers(-2, 3))
+    def overtake(self, name, ahead):
+        checkpoint_id = max(self.model.newest(name) + ahead, 1)
+        overtaken = tuple(self.model.overtake(checkpoint_id))
+        self.tell(OvertakeArrived(Barrier(checkpoint_id)), overtaken)
+
     @precondition(lambda self: max(map(self.model.newest, INPUTS)) > 3)
     @rule(name=st.sampled_from(INPUTS))
     def end(self, name):
@@ -121,8 +157,15 @@ class AlignmentMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_epoch_follows_the_newest_snapshot(self):
-        taken = [n for n, fate in self.model.fate.items() if fate == "taken"]
-        assert self.state.epoch == max(taken, default=0) + 1
+        assert self.state.epoch == self.model.snapshot + 1
+
+    @invariant()
+    def in_flight_is_what_no_barrier_or_end_has_closed(self):
+        for name in INPUTS:
+            open_ = name not in self.model.ended
+            for n in (1, self.model.snapshot, self.model.snapshot + 1):
+                due = open_ and self.model.newest(name) < n
+                assert in_flight(self.state, name, n) is due
 
     @invariant()
     def an_id_is_given_up_once(self):

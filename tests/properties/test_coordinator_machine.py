@@ -17,6 +17,7 @@ from absflow.protocol.messages import (
     DiscardReport,
     FailJob,
     FinishJob,
+    HeldTooMuch,
     HistoryFound,
     InputExhausted,
     Policy,
@@ -34,6 +35,7 @@ from absflow.protocol.messages import (
     WriteBarrier,
     WriteCompletion,
     WriteEnd,
+    WriteOvertake,
 )
 
 TOPOLOGY = Topology(STAGES, frozenset(RootInput(name, f"source {name}") for name in ROOTS))
@@ -54,6 +56,8 @@ def plain(action):
             return ("commit", manifest.checkpoint_id, manifest.request)
         case WriteAbort(barrier, reason):
             return ("abort", barrier.checkpoint_id, reason.code, action.request)
+        case WriteOvertake(barrier):
+            return ("overtake", barrier.checkpoint_id)
         case RefuseRequest(request):
             return ("refuse", request)
         case WriteEnd(root):
@@ -75,11 +79,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
         most=st.integers(1, 4),
         tolerated=st.sampled_from([0, 2, 99, 99]),
         patience=st.sampled_from([40, 5000, 5000]),
+        aligned=st.sampled_from([None, None, 0, 20]),
     )
     def begin(self, **drawn):
         self.settings = (
             10,
-            *(drawn[n] for n in ("timeout", "pause", "most", "tolerated", "patience")),
+            *(drawn[n] for n in ("timeout", "pause", "most", "tolerated", "patience", "aligned")),
         )
         self.policy = Policy(*self.settings)
         self.state = Coordinator(TOPOLOGY, self.policy)
@@ -213,8 +218,13 @@ class CoordinatorMachine(RuleBasedStateMachine):
         due = self.model.failed(number, reason.code, reason.counted)
         self.tell(CheckpointFailed(number, reason, "cause"), due)
 
-    @rule(landed=st.sampled_from([True, True, False]))
-    def commit_if_asked(self, landed):
+    @rule(back=BACK)
+    def hold_too_much(self, back):
+        number = self.number(back)
+        self.tell(HeldTooMuch(number), self.model.held(number))
+
+    @rule(landed=st.sampled_from([True, True, False]), flying=st.sampled_from([0, 5]))
+    def commit_if_asked(self, landed, flying=0):
         number = next((n for n, r in self.model.pending.items() if r.committing), None)
         if number is None:
             return
@@ -222,8 +232,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
             assert number not in self.fates
             self.fates[number] = "completed"
             self.answers[self.manifests[number].request] += 1
-            due = self.model.committed(number, self.model.now)
-            self.tell(CompletionWritten(number, self.model.now), due)
+            flying *= self.model.pending[number].overtaken
+            due = self.model.committed(number, self.model.now, flying)
+            self.tell(CompletionWritten(number, self.model.now, flying), due)
         else:
             due = self.model.failed(number, "FINALIZE_FAILED", True)
             self.tell(CheckpointFailed(number, FailureReason.FINALIZE_FAILED), due)

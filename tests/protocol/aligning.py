@@ -7,6 +7,7 @@ from absflow.protocol.alignment import (
     Discard,
     Ignore,
     InputEnded,
+    OvertakeArrived,
     TakeSnapshot,
     start,
     step,
@@ -24,6 +25,10 @@ def end(name):
 
 def abort(checkpoint_id):
     return AbortArrived(checkpoint_id)
+
+
+def overtake(checkpoint_id):
+    return OvertakeArrived(Barrier(checkpoint_id))
 
 
 def play(inputs, *events):

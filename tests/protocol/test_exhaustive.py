@@ -9,7 +9,7 @@ from itertools import combinations, pairwise, product
 import pytest
 
 from absflow.protocol import alignment
-from absflow.protocol.alignment import Barrier
+from absflow.protocol.alignment import AbortArrived, Barrier
 from absflow.simulation.job import Row, StageSpec
 from absflow.simulation.stage import Batch, End, Sent, fresh, run_batch
 
@@ -50,7 +50,7 @@ def play(batches):
     memory, emitted = fresh(STAGE), []
     for arrivals in batches:
         items = {name: tuple(i for n, i in arrivals if n == name) for name in "ab"}
-        aborts = tuple(i for n, i in arrivals if n == "")
+        aborts = tuple(AbortArrived(i) for n, i in arrivals if n == "")
         outcome = run_batch(STAGE, memory, Batch(items, {}, aborts), lambda _, row: (row,))
         alignment.validate(outcome.memory.alignment)
         memory = outcome.memory

@@ -21,7 +21,7 @@ GRAPH = next(graph for graph in GRAPHS if graph.name == "join")
 @pytest.fixture
 def tables():
     """What a run of the join left behind; each test has its own."""
-    result = run(2, graph=GRAPH, rates=Rates())
+    result = run(40, graph=GRAPH, rates=Rates())
     assert (result.finished, result.violations) == (True, ())
     assert len(result.tables.manifests) > 3
     return result.tables
@@ -284,8 +284,32 @@ def test_a_failure_can_be_played_again(tables):
 def test_the_story_has_one_aligned_line_per_event():
     """Time, who, what and checkpoint stand in columns, so that the eye finds them."""
     assert doctest.testmod(narrate).failed == 0
-    story = run(2, graph=GRAPH, rates=Rates()).story
+    story = run(40, graph=GRAPH, rates=Rates()).story
     assert all(line[:7].strip().isdigit() and line[7:9] == "  " for line in story)
     times = [int(line[:7]) for line in story]
     assert times == sorted(times)
     assert any("driver     completes" in line for line in story)
+
+
+def overtaken(tables):
+    """A checkpoint with rows in flight, and the channel they are in."""
+    return next(
+        (manifest, stage, name)
+        for manifest in tables.manifests.values()
+        for (stage, name), rows in tables.in_flight(manifest).items()
+        if rows
+    )
+
+
+@pytest.mark.parametrize("moved", [1, -1])
+def test_a_reference_that_begins_elsewhere_is_noticed(tables, moved):
+    """One row that is in flight is left out, or one that was processed is taken in again."""
+    manifest, stage, name = overtaken(tables)
+
+    def change(part):
+        in_flight = {**part.report.in_flight}
+        in_flight[name] = str(int(in_flight[name]) + moved)
+        return replace(part, report=replace(part.report, in_flight=in_flight))
+
+    tables.manifests[manifest.checkpoint_id] = with_part(manifest, stage, change)
+    assert "consistent cut" in found(tables)

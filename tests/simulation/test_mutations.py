@@ -6,9 +6,9 @@ import pytest
 
 from absflow.protocol import alignment, coordinator, triggers
 from absflow.protocol.alignment import Barrier, Ignore, InputState, Reason
-from absflow.protocol.messages import StopJob
+from absflow.protocol.messages import CompletionWritten, StopJob
 from absflow.protocol.pending import Coordinator, Pending
-from absflow.simulation import query, stage, tables, world
+from absflow.simulation import driver, query, stage, tables, world
 
 SEEDS = range(120)
 
@@ -98,9 +98,9 @@ def deaf_where_inputs_join(real):
 def snapshot_without_tombstones(real):
     """Deletions are forgotten before they have reached any history."""
 
-    def snapshot(work, barrier):
+    def snapshot(work, *more):
         work.values = {k: e for k, e in work.values.items() if e.value is not None}
-        real(work, barrier)
+        real(work, *more)
 
     return snapshot
 
@@ -114,6 +114,36 @@ def forgetful_query(real):
         files.memories[files.committed] = replace(files.memory, cuts={})
 
     return begin
+
+
+def one_row_too_late(real):
+    """The reference to a channel leaves out the first row that the stage had not read."""
+
+    def snapshot(work, barrier, after):
+        real(work, barrier, after)
+        last = work.snapshots.pop()
+        in_flight = {name: at + 1 for name, at in last.in_flight.items()}
+        work.snapshots.append(replace(last, in_flight=in_flight))
+
+    return snapshot
+
+
+def blocks_though_overtaken(real):
+    """Late barriers wait for the other inputs like any other."""
+
+    def barrier(state, event):
+        changed = real(replace(state, snapshot=0), event)
+        if isinstance(changed, Ignore):
+            return changed
+        after, said = changed
+        return replace(after, snapshot=state.snapshot), said
+
+    return barrier
+
+
+def may_always_overtake(state, pending):
+    """Savepoints are overtaken like checkpoints."""
+    return state.policy.aligned_timeout_ms is not None and not pending.overtaken
 
 
 def append_always(self, version, items):
@@ -146,7 +176,7 @@ MUTATIONS = {
             (InputState, "live", property(lambda self: bool(self.waiting))),
             (alignment, "validate", lambda state: None),
         ],
-        "consistent cut",
+        "has rows in flight",
     ),
     "a join neither hears of aborts nor gives up what one input never brings": (
         [
@@ -282,6 +312,32 @@ MUTATIONS = {
     "a refusal is said to nobody": (
         [(triggers, "RefuseRequest", lambda request, why: StopJob())],
         "stuck",
+    ),
+    "what is in flight is forgotten": (
+        [(alignment, "in_flight", lambda state, name, number: False)],
+        "consistent cut",
+    ),
+    "what is in flight is taken from one row too late": (
+        [(stage, "_snapshot", one_row_too_late(stage._snapshot))],
+        "consistent cut",
+    ),
+    "a barrier that was overtaken blocks its input": (
+        [
+            (alignment, "_barrier", blocks_though_overtaken(alignment._barrier)),
+            (alignment, "validate", lambda state: None),
+        ],
+        "epochs fall",
+    ),
+    "a savepoint is overtaken": (
+        [
+            (coordinator, "_may_overtake", may_always_overtake),
+            (coordinator, "validate", lambda state: None),
+        ],
+        "has rows in flight",
+    ),
+    "a job finishes though rows are in flight": (
+        [(driver, "CompletionWritten", lambda number, ms, rows: CompletionWritten(number, ms))],
+        "does not hold every row",
     ),
     "a request is triggered again while it is pending": (
         [

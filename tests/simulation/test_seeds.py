@@ -70,6 +70,11 @@ SOMETIMES = (
     "savepoint aborted: TRIGGER_FAILED",
     "savepoint aborted: DRIVER_RESTART",
     "savepoint aborted: JOB_STOPPED",
+    "overtaken before the alignment",
+    "overtaken during the alignment",
+    "ignored: OvertakeArrived late",
+    "ignored: OvertakeArrived aborted",
+    "rows in flight",
     "stop with savepoint completed",
     "stop with savepoint failed, and the job went on",
 )
