@@ -34,6 +34,22 @@ def _positive_duration_ms(text: str) -> int:
     return value
 
 
+def _duration_or_never(text: str) -> int | None:
+    try:
+        return None if text.strip() == "never" else _positive_duration_ms(text)
+    except ValueError as expected:
+        raise ValueError(f"never, or {expected}") from None
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.strip() not in words:
+            raise ValueError(" or ".join(words))
+        return text.strip()
+
+    return parse
+
+
 def _size_bytes(text: str) -> int:
     units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
     return _with_unit(text, units, "a size such as 512KiB, 64MiB or 1GiB")
@@ -128,6 +144,21 @@ SETTINGS: tuple[Setting, ...] = (
         "A checkpoint that is older is aborted (EXPIRED).",
     ),
     Setting(
+        "checkpoint.mode",
+        "checkpoint_mode",
+        "aligned",
+        _one_of("aligned", "unaligned"),
+        "aligned: a stage waits for the barriers of all its inputs. unaligned: a checkpoint "
+        "overtakes what is in flight, which becomes part of it. Savepoints are always aligned.",
+    ),
+    Setting(
+        "checkpoint.aligned-timeout",
+        "checkpoint_aligned_timeout_ms",
+        "30s",
+        _duration_or_never,
+        "In mode aligned: a checkpoint that is older overtakes all the same; never: it does not.",
+    ),
+    Setting(
         "checkpoint.min-pause",
         "checkpoint_min_pause_ms",
         "0s",
@@ -181,7 +212,8 @@ SETTINGS: tuple[Setting, ...] = (
         "alignment_max_held_bytes",
         "256MiB",
         _size_bytes,
-        "A checkpoint for which a stage holds more than this is aborted (HELD_TOO_MUCH).",
+        "A checkpoint for which a stage holds more than this overtakes; a savepoint, or if "
+        "checkpoint.aligned-timeout is never, it is aborted (HELD_TOO_MUCH).",
     ),
     Setting(
         "channel.max-bytes-per-trigger",
@@ -268,6 +300,8 @@ class Settings:
     key_groups: int
     checkpoint_interval_ms: int
     checkpoint_timeout_ms: int
+    checkpoint_mode: str
+    checkpoint_aligned_timeout_ms: int | None
     checkpoint_min_pause_ms: int
     checkpoint_max_concurrent: int
     checkpoint_tolerable_failed: int
@@ -286,6 +320,12 @@ class Settings:
     restart_max_delay_ms: int
     restart_multiplier: float
     restart_reset_after_ms: int
+
+    @property
+    def overtakes_after_ms(self) -> int | None:
+        """How long a checkpoint's barriers may take to align; None for as long as they need."""
+        unaligned = self.checkpoint_mode == "unaligned"
+        return 0 if unaligned else self.checkpoint_aligned_timeout_ms
 
     @property
     def restart_policy(self) -> RestartPolicy:

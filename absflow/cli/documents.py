@@ -167,4 +167,8 @@ def _short(record: CheckpointRecord) -> Document:
 def _stage(stage: StageManifest) -> Document:
     report = asdict(stage.report)
     report["snapshot_id"] = report.pop("checkpoint_id")
+    report["in_flight"] = [
+        {name: value for name, value in asdict(state).items() if name != "stage"}
+        for state in stage.in_flight
+    ]
     return {**report, "lineage": list(stage.lineage)}

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -30,7 +30,6 @@ from absflow.protocol.checkpoints import (
     FailureReason,
     Kind,
     StageManifest,
-    StageReport,
     Status,
 )
 from absflow.protocol.deletion import Deletion, freed, judge
@@ -47,11 +46,11 @@ from absflow.protocol.lookup import (
 )
 from absflow.protocol.retention import compacted_of, deleted_of, explain, lineage_of, plan
 from absflow.storage.layout import Layout
+from absflow.storage.manifests import stage_of
 from absflow.storage.stock import Stock, gather
 
 __all__ = ["CheckpointRecord", "DeletionRecord", "Reader", "RetentionRecord", "StateRecord"]
 
-_REPORT = {f.name for f in fields(StageReport)}
 _LIGHT = ["checkpoint_id", "kind", "reason"]
 _COMPACTED = ["checkpoint_id", "kind", "stage", "set_id", "replaces"]
 _ROW = "_absflow_row"
@@ -395,12 +394,8 @@ class _Shelf:
 
 
 def _ended(row: Mapping[str, Any], deleted: Collection[int]) -> CheckpointRecord:
-    stages = []
     gone = row["checkpoint_id"] in deleted
-    for stage in [] if gone else row["stages"] or []:
-        known = {name: value for name, value in stage.items() if name in _REPORT}
-        known["positions"] = dict(stage["positions"] or [])
-        stages.append(StageManifest(StageReport(**known), tuple(stage["lineage"])))
+    stages = map(stage_of, [] if gone else row["stages"] or [])
     return CheckpointRecord(
         checkpoint_id=row["checkpoint_id"],
         status=Status.DELETED if gone else Status(row["kind"]),

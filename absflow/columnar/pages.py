@@ -50,6 +50,7 @@ class PageKind(Enum):
     DATA = "DATA"
     BARRIER = "BARRIER"
     ABORT = "ABORT"
+    OVERTAKE = "OVERTAKE"
     END = "END"
     STATE = "STATE"
     REPORT = "REPORT"
@@ -61,8 +62,8 @@ PAGE_SCHEMA = pa.schema(
         pa.field("key_group", pa.int32()),
         pa.field("kind", pa.string()),
         pa.field("input", pa.string()),
-        # BARRIER, ABORT, STATE, RESTORE: the checkpoint. DATA: the epoch, 0 if the stage is to
-        # assign it.
+        # DATA: the epoch, 0 if the stage is to assign it. All others but REPORT and END: the
+        # checkpoint.
         pa.field("checkpoint_id", pa.int64()),
         pa.field("base_id", pa.int64()),
         pa.field("completed_id", pa.int64()),

@@ -44,6 +44,7 @@ from absflow.protocol.alignment import (
     Discard,
     EndStage,
     InputEnded,
+    OvertakeArrived,
     Reason,
     TakeSnapshot,
 )
@@ -248,18 +249,15 @@ def _names(spec: StageSpec) -> list[str]:
 def _align(
     spec: StageSpec, before: Alignment, pages: Sequence[Page]
 ) -> tuple[Alignment, tuple[alignment.Action, ...], list[Page]]:
-    """Run the batch's control rows through the machine, in an order every key group agrees on."""
-    rank = {PageKind.ABORT: 0, PageKind.BARRIER: 1, PageKind.END: 2}
+    """Run the batch's control rows through the machine, in an order every key group agrees on.
+
+    Overtakes come last: what the batch itself can align need not be overtaken.
+    """
+    rank = {PageKind.ABORT: 0, PageKind.BARRIER: 0, PageKind.END: 1, PageKind.OVERTAKE: 2}
     order = {name: number for number, name in enumerate(_names(spec))}
     control = [p for p in pages if p.kind in rank]
-    control.sort(
-        key=lambda p: (
-            p.kind is PageKind.END,
-            p.checkpoint_id,
-            rank[p.kind],
-            order.get(p.input, -1),
-        )
-    )
+    # An abort stands before the barriers of its id, for it has no input.
+    control.sort(key=lambda p: (rank[p.kind], p.checkpoint_id, order.get(p.input, -1)))
     state, said = alignment.run(before, [_event(p) for p in control])
     return state, said, control
 
@@ -270,6 +268,8 @@ def _event(page: Page) -> alignment.Event:
     if page.kind is PageKind.END:
         return InputEnded(page.input)
     barrier = Barrier(page.checkpoint_id, page.base_id, page.completed_id, page.triggered_ms)
+    if page.kind is PageKind.OVERTAKE:
+        return OvertakeArrived(barrier)
     return BarrierArrived(page.input, barrier)
 
 
@@ -277,7 +277,7 @@ def _with_epoch(spec: StageSpec, page: Page, before: Alignment) -> Page:
     """Root rows carry no epoch: they stand behind the newest barrier their input has brought."""
     if not spec.input(page.input).root:
         return page
-    return replace(page, checkpoint_id=before.inputs[page.input].newest + 1)
+    return replace(page, checkpoint_id=alignment.brought(before, page.input) + 1)
 
 
 def _held_pages(spec: StageSpec, key_group: int, stored: KeyGroupState) -> list[Page]:
@@ -409,7 +409,7 @@ def _report(
 ) -> Page:
     """What the driver needs to know of the batch: one JSON object, the same keys in every one."""
     skipped = [a for a in said if isinstance(a, Discard) and a.reason is Reason.SKIPPED]
-    barriers = [p for p in seen if p.kind is PageKind.BARRIER]
+    barriers = [p for p in seen if p.kind in (PageKind.BARRIER, PageKind.OVERTAKE)]
     report = {
         "alignment": alignment.to_json(align),
         "arrived": sorted({(p.input, p.checkpoint_id, p.triggered_ms) for p in barriers}),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 __all__ = [
+    "ChannelState",
     "Fact",
     "FactKind",
     "FailureReason",
@@ -145,11 +146,48 @@ class StageReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ChannelState:
+    """Rows that a checkpoint has overtaken in one channel, by reference (Chandy and Lamport 1985).
+
+    They are the rows with an epoch up to the checkpoint that are either in one of ``files`` or at
+    ``from_seq`` or behind it in the order of the channel.
+
+    Attributes:
+        stage: the stage that has yet to read them.
+        input: the stage whose channel it is.
+        attempt: whose channel it is.
+        position: how far it had been read, as Spark writes it; for people.
+        epoch: the lowest epoch among them.
+        from_seq: the first ``_seq`` behind the commit that was being read.
+        files: the unread files of that commit, as its log names them.
+        rows: how many rows.
+        bytes: the sizes of their files.
+    """
+
+    stage: str
+    input: str
+    attempt: int
+    position: str
+    epoch: int
+    from_seq: int
+    files: tuple[str, ...]
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class StageManifest:
-    """One stage in a manifest: its report, and the sets that make up its state, oldest first."""
+    """One stage in a manifest.
+
+    Attributes:
+        report: what the stage said.
+        lineage: the sets that make up its state, oldest first.
+        in_flight: rows that are on their way to it; known when the checkpoint completes.
+    """
 
     report: StageReport
     lineage: tuple[int, ...]
+    in_flight: tuple[ChannelState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,8 @@ def compose(
             report = replace(
                 report, batch_id=before.report.batch_id, positions=before.report.positions
             )
-        stages[name] = StageManifest(report, (savepoint_id,) if count else ())
+        in_flight = before.in_flight if before else ()
+        stages[name] = StageManifest(report, (savepoint_id,) if count else (), in_flight)
     return Manifest(
         savepoint_id,
         0,

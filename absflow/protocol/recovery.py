@@ -12,11 +12,11 @@ its state).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from absflow.protocol.checkpoints import AttemptFact, Manifest
+from absflow.protocol.checkpoints import AttemptFact, ChannelState, Manifest, StageManifest
 
 __all__ = [
     "Attempt",
@@ -193,6 +193,7 @@ class StageFit:
         changed: the state's columns, its key or its name are not what they were.
         migrate: a declared migration gives the new state.
         key_groups: then and now.
+        in_flight: rows on their way to the stage, each with the name of its input now.
     """
 
     stage: str
@@ -202,6 +203,7 @@ class StageFit:
     changed: bool = False
     migrate: bool = False
     key_groups: tuple[int, int] = (0, 0)
+    in_flight: tuple[tuple[str, ChannelState], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +307,32 @@ class _Fitting:
             self._columns(told, name, old, described)
         keys = reported.report.keys_total
         changed = other or source != name
-        return StageFit(name, source, reported.lineage, keys, changed, migrate, groups)
+        in_flight = self._in_flight(told, reported, old, described)
+        return StageFit(
+            name, source, reported.lineage, keys, changed, migrate, groups, tuple(in_flight)
+        )
+
+    def _in_flight(
+        self, told: str, reported: StageManifest, old: Described, new: Described
+    ) -> Iterator[tuple[str, ChannelState]]:
+        """Rows that the checkpoint has overtaken need the input that they were on their way to."""
+        columns = {name: text for name, text, root, _ in old["inputs"] if not root}
+        now = {
+            self.declared.renamed.get(name, name): (name, text)
+            for name, text, root, _ in new["inputs"]
+            if not root
+        }
+        for state in reported.in_flight:
+            name, text = now.get(state.input, (state.input, None))
+            if text == columns[state.input]:
+                yield name, state
+                continue
+            is_ = "does not read any more" if text is None else f"reads as {_columns(text)}"
+            self.problems.append(
+                f"{told}: {state.rows} rows from {state.input!r} were in flight, "
+                f"{_columns(columns[state.input])}, which it {is_} now; restore a savepoint "
+                "or an aligned checkpoint, which have nothing in flight"
+            )
 
     def _columns(self, told: str, name: str, old: Described, new: Described) -> None:
         """Say how key and state columns differ, and what of that cannot be."""
@@ -345,6 +372,13 @@ class _Fitting:
             return
         keys = reported.report.keys_total
         self.differences.append(f"stage {name!r} is gone" + (f": {keys} keys" if keys else ""))
+        rows = sum(state.rows for state in reported.in_flight)
+        if rows and not self.declared.allow_dropped:
+            self.problems.append(
+                f"{rows} rows were in flight to stage {name!r}, which the job does not have; if "
+                "they may go, set spark.absflow.restore.allow-dropped-state to true, else restore "
+                "a savepoint or an aligned checkpoint"
+            )
         if keys and not self.declared.allow_dropped:
             self.problems.append(
                 f"the checkpoint has {keys} keys of stage {name!r}, which the job does not have; "

@@ -37,7 +37,7 @@ from absflow.errors import ProtocolViolation, ReplayMismatchError, StorageError
 from absflow.protocol import alignment
 from absflow.protocol.alignment import Alignment
 from absflow.protocol.checkpoints import FailureReason, StageReport
-from absflow.protocol.messages import CheckpointFailed, Event, StageReported
+from absflow.protocol.messages import CheckpointFailed, Event, HeldTooMuch, StageReported
 from absflow.sinks import Sink, SinkWrite
 from absflow.spark.alignment_log import AlignmentLog, Arrived
 from absflow.spark.drain import Drain
@@ -287,7 +287,7 @@ class StageBatches:
             if size > self._max_held_bytes and checkpoint_id not in self._asked_abort:
                 self._asked_abort.add(checkpoint_id)
                 cause = f"stage {self._spec.name} holds {size} bytes"
-                self._tell(CheckpointFailed(checkpoint_id, FailureReason.HELD_TOO_MUCH, cause))
+                self._tell(HeldTooMuch(checkpoint_id, cause))
 
     def _keep_position(self, note: Arrived, name: str, offsets: list[str]) -> None:
         if name not in note.positions:
@@ -348,11 +348,18 @@ class StageBatches:
     ) -> None:
         for checkpoint_id, totals in sorted(control.snapshots.items()):
             note = self._arrived[checkpoint_id]
+            overtaken = [
+                given.name
+                for given in self._spec.inputs
+                if not given.root and alignment.in_flight(control.after, given.name, checkpoint_id)
+            ]
+            offsets = self._offsets(batch_id) if overtaken else []
             report = StageReport(
                 stage=self._spec.name,
                 checkpoint_id=checkpoint_id,
                 batch_id=batch_id,
                 positions=note.positions,
+                in_flight={n: offsets[source_index(self._spec, n)] for n in overtaken},
                 rows_changed=totals[0],
                 bytes_changed=totals[1],
                 keys_total=totals[2],

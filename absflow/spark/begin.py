@@ -289,6 +289,7 @@ class _Beginning:
             max_concurrent=settings.checkpoint_max_concurrent,
             tolerable_failed=settings.checkpoint_tolerable_failed,
             savepoint_timeout_ms=settings.savepoint_timeout_ms,
+            aligned_timeout_ms=settings.overtakes_after_ms,
         )
 
 

@@ -87,6 +87,8 @@ class Claim:
             attempt=attempt,
             incarnation=self.incarnation,
             fingerprint=self._fingerprint,
+            files=self._files,
+            layout=self._layout,
         )
 
     def _claimed(self, path: str, schema: pa.Schema) -> DriverTable:

@@ -115,7 +115,8 @@ def _removed(
             continue
         to_read = [add["path"] for add in adds if add["dataChange"]]
         inside = version == position.version and not position.snapshot
-        added.update(dict.fromkeys(to_read[position.index + 1 :] if inside else to_read))
+        read = max(position.index + 1, 0) if inside else 0  # below 0 for none
+        added.update(dict.fromkeys(to_read[read:]))
     return (path for path in added if path in removed)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -19,7 +19,6 @@ from absflow.protocol.checkpoints import (
     Kind,
     Manifest,
     StageManifest,
-    StageReport,
 )
 from absflow.protocol.coordinator import Coordinator
 from absflow.protocol.handwriting import Written, written_of
@@ -44,9 +43,14 @@ from absflow.protocol.messages import (
     WriteBarrier,
     WriteCompletion,
     WriteEnd,
+    WriteOvertake,
 )
 from absflow.protocol.recovery import Origin
 from absflow.protocol.retention import compacted_of, shortened
+from absflow.storage.channel_state import channel_state
+from absflow.storage.files import Files
+from absflow.storage.layout import Layout
+from absflow.storage.manifests import stage_of, stage_row
 from absflow.storage.tables import REFUSED, DriverTable, millis, timestamp
 
 __all__ = ["Answer", "CoordinatorDriver", "Tables", "manifest_of"]
@@ -66,8 +70,12 @@ class Tables:
         attempt: int,
         incarnation: int,
         fingerprint: str,
+        files: Files,
+        layout: Layout,
     ) -> None:
         """Write for ``attempt`` as driver number ``incarnation``."""
+        self._files = files
+        self._layout = layout
         self._barriers = barriers
         self._overtakes = overtakes
         self._checkpoints = checkpoints
@@ -121,6 +129,20 @@ class Tables:
         fact |= {"reason": action.reason.code, "cause": action.cause, "base_id": barrier.base_id}
         self._checkpoints.append(fact | _asked(action.kind, action.request))
 
+    def write_overtake(self, barrier: Barrier, now_ms: int) -> None:
+        """Let a checkpoint overtake; every stage reads it."""
+        self._overtakes.append(
+            {
+                "attempt": self._attempt,
+                "checkpoint_id": barrier.checkpoint_id,
+                "kind": "OVERTAKE",
+                "base_id": barrier.base_id,
+                "completed_id": barrier.completed_id,
+                "triggered_at": timestamp(barrier.triggered_ms),
+                "at": timestamp(now_ms),
+            }
+        )
+
     def write_refusal(self, action: RefuseRequest, now_ms: int) -> None:
         """Answer a request that is not obeyed."""
         self._checkpoints.append(
@@ -134,10 +156,39 @@ class Tables:
             }
         )
 
+    def with_channel_state(self, manifest: Manifest) -> Manifest:
+        """The manifest with the rows that it has overtaken.
+
+        Raises:
+            StorageError: the log of a channel is not whole.
+        """
+        # The report of a stage that has ended is an older one; nothing was in flight when it ended.
+        n = manifest.checkpoint_id
+        parts = (
+            self._with_channel_state(s) if s.report.checkpoint_id == n else s
+            for s in manifest.stages
+        )
+        return replace(manifest, stages=tuple(parts))
+
+    def _with_channel_state(self, stage: StageManifest) -> StageManifest:
+        found = (
+            channel_state(
+                self._files.read,
+                self._layout.channel(name, self._attempt),
+                stage.report.stage,
+                name,
+                self._attempt,
+                position,
+                stage.report.checkpoint_id,
+            )
+            for name, position in stage.report.in_flight.items()
+        )
+        return replace(stage, in_flight=tuple(state for state in found if state is not None))
+
     def write_completion(self, manifest: Manifest, now_ms: int) -> None:
         """Commit the manifest: from here on the checkpoint exists."""
         fact = self._fact(manifest.checkpoint_id, FactKind.COMPLETED, manifest.triggered_ms, now_ms)
-        fact |= {"base_id": manifest.base_id, "stages": [_stage_row(s) for s in manifest.stages]}
+        fact |= {"base_id": manifest.base_id, "stages": [stage_row(s) for s in manifest.stages]}
         fact["derived_from"] = manifest.derived_from
         self._checkpoints.append(fact | _asked(manifest.kind, manifest.request))
 
@@ -259,24 +310,13 @@ def _asked(kind: Kind, request: str) -> dict[str, Any]:
     return {"type": kind.value, "request": request or None}
 
 
-def _stage_row(stage: StageManifest) -> dict[str, Any]:
-    row = asdict(stage.report)
-    row["positions"] = list(stage.report.positions.items())
-    return {**row, "lineage": list(stage.lineage)}
-
-
 def manifest_of(row: Mapping[str, Any]) -> Manifest:
     """The manifest in a COMPLETED row of ``checkpoints``."""
-    stages = []
-    for stage in row["stages"]:
-        fields = {k: v for k, v in stage.items() if k != "lineage"}
-        fields["positions"] = dict(fields["positions"])
-        stages.append(StageManifest(StageReport(**fields), tuple(stage["lineage"])))
     return Manifest(
         row["checkpoint_id"],
         row["base_id"],
         millis(row["triggered_at"]),
-        tuple(stages),
+        tuple(map(stage_of, row["stages"])),
         Kind(row["type"]),
         row["request"] or "",
         row["derived_from"],
@@ -360,6 +400,8 @@ class CoordinatorDriver:
         match action:
             case WriteBarrier():
                 return [self._trigger(action)]
+            case WriteOvertake(barrier):
+                return self._overtake(barrier)
             case WriteCompletion(manifest):
                 return [self._complete(manifest)]
             case WriteAbort():
@@ -400,9 +442,18 @@ class CoordinatorDriver:
             return CheckpointFailed(barrier.checkpoint_id, FailureReason.TRIGGER_FAILED, str(error))
         return TriggerWritten(barrier.checkpoint_id)
 
+    def _overtake(self, barrier: Barrier) -> list[Event]:
+        try:
+            self._tables.write_overtake(barrier, self._now_ms())
+        except StorageError as error:
+            reason = FailureReason.TRIGGER_FAILED
+            return [CheckpointFailed(barrier.checkpoint_id, reason, str(error))]
+        return []
+
     def _complete(self, manifest: Manifest) -> Event:
         checkpoint_id = manifest.checkpoint_id
         try:
+            manifest = self._tables.with_channel_state(manifest)
             self._tables.write_completion(manifest, self._now_ms())
         except StorageError as error:
             # The commit may have landed all the same; only the table knows.
@@ -412,4 +463,5 @@ class CoordinatorDriver:
         self.on_completed(checkpoint_id)
         if manifest.request:
             self._answer(manifest.request, checkpoint_id)
-        return CompletionWritten(checkpoint_id, self._now_ms())
+        in_flight = sum(state.rows for stage in manifest.stages for state in stage.in_flight)
+        return CompletionWritten(checkpoint_id, self._now_ms(), in_flight)

@@ -35,6 +35,7 @@ __all__ = [
     "JobSpec",
     "begins_in_batch_2",
     "check_source",
+    "data_pages",
     "restored_pages",
     "source_index",
     "stage_pages",
@@ -175,7 +176,7 @@ def stage_pages(
         else:
             bytes_per_trigger = job.settings.channel_max_bytes_per_trigger
             rows = _channel(spark, layout.channel(given.name, attempt), bytes_per_trigger)
-        parts.append(rows.mapInArrow(_pack(spec, given), _PAGE_TYPE))
+        parts.append(data_pages(rows, spec, given.name))
     roots = [given.name for given in spec.inputs if given.root]
     if roots:
         table = _control_table(spark, layout.barriers, control.barriers)
@@ -185,6 +186,11 @@ def stage_pages(
     if restored:
         parts.append(_pages_in(spark, layout.restored(stage, attempt)))
     return _stateful(parts, spec)
+
+
+def data_pages(rows: DataFrame, spec: StageSpec, name: str) -> DataFrame:
+    """The rows of an input as DATA pages for the key groups of a stage."""
+    return rows.mapInArrow(_pack(spec, spec.input(name)), _PAGE_TYPE)
 
 
 def begins_in_batch_2(spec: StageSpec) -> bool:
@@ -248,7 +254,14 @@ def _barriers(table: DataFrame, spec: StageSpec, roots: list[str], attempt: int)
 
 
 def _overtakes(table: DataFrame, spec: StageSpec, attempt: int) -> DataFrame:
-    return _control_pages(table.where(F.col("attempt") == attempt), spec, kind=F.col("kind"))
+    return _control_pages(
+        table.where(F.col("attempt") == attempt),
+        spec,
+        kind=F.col("kind"),
+        base_id=F.coalesce("base_id", F.lit(0)),
+        completed_id=F.coalesce("completed_id", F.lit(0)),
+        triggered_ms=F.coalesce(F.unix_millis("triggered_at"), F.lit(0)),
+    )
 
 
 def _control_pages(rows: DataFrame, spec: StageSpec, **columns: Any) -> DataFrame:

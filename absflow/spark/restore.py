@@ -5,7 +5,9 @@ that batch reads nothing else, for empty directories stand in the place of the i
 line of each root input in ``offsets/0`` is replaced by its position in the checkpoint, so that
 batch 1, with the real inputs, begins behind the cut. (Spark checks the number of a plan's sources
 against its offset log, not what they are; so the source of the restored pages stays in the plan,
-as the last, for as long as the attempt lives.)
+as the last, for as long as the attempt lives.) Rows that the checkpoint has overtaken follow as
+DATA pages in further files of that source, which the first real batch finds there: before all rows
+of its inputs, for their epochs are lower.
 
 Nothing of the checkpoint, of its attempt or of another storage root is changed, but for the sinks
 of the job itself. A half-made attempt is left where a kill leaves it and never run.
@@ -29,7 +31,14 @@ from absflow.columnar.stage import StageSpec
 from absflow.errors import NotFoundError, RestoreError
 from absflow.graph import Upgrade, describe
 from absflow.protocol import alignment, recovery
-from absflow.protocol.checkpoints import AttemptFact, Fact, FactKind, FailureReason, Manifest
+from absflow.protocol.checkpoints import (
+    AttemptFact,
+    ChannelState,
+    Fact,
+    FactKind,
+    FailureReason,
+    Manifest,
+)
 from absflow.protocol.handwriting import cut_of, written_of
 from absflow.protocol.line import latest
 from absflow.protocol.lookup import no_checkpoint
@@ -41,6 +50,7 @@ from absflow.spark.plan import (
     ALIGNMENT_PROPERTY,
     JobSpec,
     begins_in_batch_2,
+    data_pages,
     restored_pages,
     source_index,
 )
@@ -127,6 +137,10 @@ class RestorePlan:
                     "key_groups_now": fit.key_groups[1],
                     "changed": fit.changed,
                     "migrate": fit.migrate,
+                    "in_flight": [
+                        {"input": name, "rows": state.rows, "bytes": state.bytes}
+                        for name, state in fit.in_flight
+                    ],
                 }
                 for fit in self.stages
             ],
@@ -378,7 +392,47 @@ def _seed(
             f"{planned.origin} counted {fit.keys}: files of its state history are gone or were "
             "changed; restore another checkpoint"
         )
+    for name, state in fit.in_flight:
+        _bring(spark, layout, planned, spec, name, state)
     _set_positions(spark, files, layout, planned, spec)
+
+
+def _bring(
+    spark: SparkSession,
+    layout: Layout,
+    planned: RestorePlan,
+    spec: StageSpec,
+    name: str,
+    state: ChannelState,
+) -> None:
+    """Lay the rows that were in flight on an input where the stage's first real batch finds them.
+
+    Raises:
+        RestoreError: they are not all there.
+    """
+    channel = tables.read(spark, Layout(planned.origin.root).channel(state.input, state.attempt))
+    rows = channel.where(
+        (F.col("_epoch") >= state.epoch)
+        & (F.col("_epoch") <= planned.origin.checkpoint_id)
+        & (F.col("_kind") == PageKind.DATA.value)
+        & (
+            (F.col("_seq") >= state.from_seq)
+            | F.col("_metadata.file_name").isin([path.rpartition("/")[2] for path in state.files])
+        )
+    )
+    directory = layout.restored(spec.name, planned.attempt)
+    pages = data_pages(rows, spec, name)
+    # One key group's pages in one file are enough: a batch reads all of them.
+    pages.write.mode("append").parquet(directory)
+    written = spark.read.schema(_PAGE_TYPE).parquet(directory)
+    mine = (F.col("kind") == PageKind.DATA.value) & (F.col("input") == name)
+    count = written.where(mine).agg(F.sum("rows")).collect()[0][0] or 0
+    if count != state.rows:
+        raise RestoreError(
+            f"checkpoint {planned.origin} has {state.rows} rows in flight from {state.input!r} to "
+            f"stage {spec.name!r}, but {count} of them are in the channel: files are gone or were "
+            "changed; restore another checkpoint"
+        )
 
 
 def _set_positions(

@@ -9,12 +9,20 @@ Entries" and "Last Checkpoint File").
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-__all__ = ["Commit", "LogTail", "actions_of", "log_file", "newest_version", "parse_commit"]
+__all__ = [
+    "Commit",
+    "LogTail",
+    "actions_of",
+    "commit_of",
+    "log_file",
+    "newest_version",
+    "parse_commit",
+]
 
 _VERSION_DIGITS = 20
 
@@ -47,9 +55,13 @@ def actions_of(text: str) -> list[dict[str, Any]]:
 
 def parse_commit(version: int, text: str) -> Commit:
     """Parse the JSON lines of one log file."""
-    actions = actions_of(text)
+    return commit_of(version, actions_of(text))
+
+
+def commit_of(version: int, actions: Sequence[Mapping[str, Any]]) -> Commit:
+    """What these actions say."""
     found = (action["txn"] for action in actions if "txn" in action)
-    changes = (a.get("add") or a.get("remove") for a in actions)
+    changes = [a.get("add") or a.get("remove") for a in actions]
     info: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
     return Commit(
         version,

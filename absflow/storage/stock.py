@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from absflow.errors import NotFoundError
 from absflow.protocol import handwriting, recovery
 from absflow.protocol.checkpoints import TERMINAL, AttemptFact, Kind
-from absflow.protocol.inventory import Channel, Completed, Inventory, Pending, Sink
+from absflow.protocol.inventory import Channel, Completed, InFlight, Inventory, Pending, Sink
 from absflow.protocol.lookup import StageColumns, Stages, stages_of, whose
 from absflow.protocol.retention import compacted_of, deleted_of
 from absflow.storage.layout import Layout
@@ -105,7 +105,8 @@ def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
         attempts=origins,
         ready=current.ready,
         completed=tuple(
-            Completed(n, attempt, _lineages(manifests.get(n, ()))) for n, attempt in done.items()
+            Completed(n, attempt, _lineages(manifests.get(n, ())), _in_flight(manifests.get(n, ())))
+            for n, attempt in done.items()
         ),
         savepoints=savepoints,
         written=frozenset(written),
@@ -182,6 +183,14 @@ def _lineages(manifest: Iterable[Row]) -> dict[str, tuple[int, ...]]:
     return {stage["stage"]: tuple(stage["lineage"]) for stage in manifest}
 
 
+def _in_flight(manifest: Iterable[Row]) -> tuple[InFlight, ...]:
+    return tuple(
+        InFlight(state["input"], state["attempt"], state["epoch"])
+        for stage in manifest
+        for state in stage["in_flight"] or []
+    )
+
+
 def _tables(stages: Stages, there: Collection[str]) -> dict[str, set[str]]:
     """The tables of state history that each stage has written, of those that are there."""
     tables: dict[str, set[str]] = {}
@@ -212,7 +221,7 @@ def _channels(
                 continue
             takers = [stage, *(n for n, d in graph.items() if _reads(d, stage))]
             epochs = shelf.values(layout.channel(stage, attempt), "_epoch")
-            upto = _behind(takers, committed, manifests)
+            upto = _behind(stage, takers, committed, manifests)
             found.append(Channel(stage, attempt, epochs, upto))
     return tuple(found)
 
@@ -222,16 +231,21 @@ def _reads(described: Mapping[str, Any], channel: str) -> bool:
 
 
 def _behind(
-    takers: Iterable[str], committed: Mapping[str, int], manifests: Mapping[int, Iterable[Row]]
+    channel: str,
+    takers: Collection[str],
+    committed: Mapping[str, int],
+    manifests: Mapping[int, Iterable[Row]],
 ) -> int:
     """The newest checkpoint that all ``takers`` have snapshotted in batches that are committed.
 
-    A snapshot n is aligned: every row of an epoch <= n has been read by then.
+    Every row of an epoch <= n has been read by then, unless n has overtaken the channel.
     """
     upto = 0
     for n, manifest in manifests.items():
         batches = {s["stage"]: s["batch_id"] for s in manifest}
-        if all(committed[stage] >= batches.get(stage, committed[stage] + 1) for stage in takers):
+        overtaken = any(rows.stage == channel for rows in _in_flight(manifest))
+        done = (committed[t] >= batches.get(t, committed[t] + 1) for t in takers)
+        if not overtaken and all(done):
             upto = max(upto, n)
     return upto
 

@@ -84,7 +84,22 @@ OVERTAKES = pa.schema(
         ("attempt", pa.int32()),
         ("checkpoint_id", pa.int64()),
         ("kind", pa.string()),
+        ("base_id", pa.int64()),
+        ("completed_id", pa.int64()),
+        ("triggered_at", _TIME),
         ("at", _TIME),
+    ]
+)
+_IN_FLIGHT = pa.struct(
+    [
+        ("input", pa.string()),
+        ("attempt", pa.int32()),
+        ("position", pa.string()),
+        ("epoch", pa.int64()),
+        ("from_seq", pa.int64()),
+        ("files", pa.list_(pa.string())),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
     ]
 )
 _STAGE = pa.struct(
@@ -94,6 +109,7 @@ _STAGE = pa.struct(
         ("batch_id", pa.int64()),
         ("lineage", pa.list_(pa.int64())),
         ("positions", pa.map_(pa.string(), pa.string())),
+        ("in_flight", pa.list_(_IN_FLIGHT)),
         ("rows_changed", pa.int64()),
         ("bytes_changed", pa.int64()),
         ("keys_total", pa.int64()),

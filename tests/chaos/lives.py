@@ -122,6 +122,10 @@ class Command:
             "spark.driver.extraJavaOptions": (
                 "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m -XX:+UseSerialGC"
             ),
+            # Nor does it to write and compile code for a few hundred rows.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.streaming.pollingDelay": "50ms",
         }
         line = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit")]
         line += ["--properties-file", str(CHECKOUT / "conf" / "flights.conf")]

@@ -1,0 +1,142 @@
+"""Checkpoints that overtake a backlog: one cut, rows in flight by reference, restored once."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from chain import conf, expected
+from conftest import settings
+from diamond import OUTPUT, ROWS, STATE, expected_state, read_source, to_group, write_source
+from pyspark.sql import SparkSession
+from reading import assert_same_rows, completed, files_read, stage_of, state_at
+
+import absflow
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+FILES = 14
+SLOW_S = 0.5
+# A batch of the slow stage reads one file of its channel, of which a batch of the fast one has two.
+BACKLOG = {"channel__max_bytes_per_trigger": "1B", "key_groups": "2"}
+
+
+def slowly(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """A stage that cannot keep up."""
+    time.sleep(SLOW_S)
+    return to_group(rows, state, context)
+
+
+def job(spark: SparkSession, root: Path, sink: Path | None = None) -> absflow.Job:
+    """The job of :mod:`chain`, its second stage slow."""
+    job = absflow.Job("chain", spark)
+    frame = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
+    a = job.source("a", frame.parquet(str(root / "a")), bounded=True)
+    left = job.stage("left", a, key="k", state=STATE, output=OUTPUT, process=to_group)
+    tally = job.stage("tally", left, key="g", state=STATE, output=OUTPUT, process=slowly)
+    job.sink("out", tally, absflow.DeltaSink(str(sink or root / "sink")))
+    return job
+
+
+def run(spark: SparkSession, root: Path, sink: Path | None = None, **more: str) -> None:
+    with settings(spark, conf(root, **{**BACKLOG, **more})):
+        started = job(spark, root, sink).start()
+        assert started.await_termination(timeout=300)
+    assert started.finished_checkpoint is not None
+
+
+def flying(row: dict[str, Any]) -> int:
+    """How many rows a checkpoint has in flight."""
+    return sum(state["rows"] for state in stage_of(row, "tally")["in_flight"])
+
+
+@pytest.fixture(scope="module")
+def root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A job that has run to its end in mode unaligned, its second stage always behind."""
+    root = tmp_path_factory.mktemp("overtaking")
+    write_source(root / "a", files=FILES, rows=150, seed=5)
+    run(spark, root, checkpoint__mode="unaligned")
+    return root
+
+
+@pytest.fixture
+def partitions(spark: SparkSession) -> Iterator[None]:
+    """Three shuffle partitions."""
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    yield
+    spark.conf.set("spark.sql.shuffle.partitions", before)
+
+
+def in_flight(spark: SparkSession, root: Path, row: dict[str, Any]) -> pd.DataFrame:
+    """The rows that a checkpoint names, by the columns of its references alone."""
+    found = [pd.DataFrame(columns=["id", "v"])]
+    for state in stage_of(row, "tally")["in_flight"]:
+        channel = root / "job" / "channels" / state["input"] / f"attempt={state['attempt']}"
+        rows = spark.read.format("delta").load(str(channel)).selectExpr("*", "_metadata.file_name")
+        rows = rows.where(f"_kind = 'DATA' AND _epoch <= {row['checkpoint_id']}").toPandas()
+        named = [path.rpartition("/")[2] for path in state["files"]]
+        found.append(rows[(rows["_seq"] >= state["from_seq"]) | rows["file_name"].isin(named)])
+        assert len(found[-1]) == state["rows"]
+        assert found[-1]["_epoch"].min() == state["epoch"]
+    return pd.concat(found)
+
+
+def check(spark: SparkSession, root: Path, sink: Path) -> None:
+    """The sink and the newest states are those of all files."""
+    due = expected(root, FILES)
+    assert_same_rows(spark.read.format("delta").load(str(sink)).toPandas(), due["sink"], ["id"])
+    history = absflow.history(spark, str(root / "job"))
+    for stage, key in (("left", "k"), ("tally", "g")):
+        assert_same_rows(history.state(stage).toPandas(), due[stage], [key])
+
+
+def test_every_cut_is_one(spark: SparkSession, root: Path) -> None:
+    """What the slow stage has not folded in is in flight to it, and nothing is both."""
+    rows = completed(spark, root / "job")
+    assert sum(flying(row) > 0 for row in rows) >= 2
+    for row in rows:
+        read = read_source(root / "a", files_read(row, "left", "a"))
+        left = state_at(spark, root / "job", row, "left", "k")
+        assert_same_rows(left, expected_state(read, "k"), ["k"])
+        late = in_flight(spark, root, row)["id"]
+        assert late.isin(read["id"]).all()
+        folded = read[~read["id"].isin(late)]
+        assert len(folded) == len(read) - len(late)
+        tally = state_at(spark, root / "job", row, "tally", "g")
+        assert_same_rows(tally, expected_state(folded.assign(g=folded["id"] % 7), "g"), ["g"])
+
+
+def test_the_end_has_nothing_in_flight(spark: SparkSession, root: Path) -> None:
+    """The job finishes with a checkpoint in which every row has been processed, and once."""
+    assert flying(completed(spark, root / "job")[-1]) == 0
+    check(spark, root, root / "sink")
+
+
+def test_rows_in_flight_are_restored_once(
+    spark: SparkSession, root: Path, partitions: None
+) -> None:
+    """In another shape, first as a fork, then in place; Spark's own checkpoints are gone."""
+    row = max(completed(spark, root / "job"), key=flying)
+    number = row["checkpoint_id"]
+    with settings(spark, conf(root, restore__from=str(number))):
+        planned = job(spark, root).plan_restore()
+    assert planned is not None
+    assert planned.problems == ()
+    (state,) = planned.document()["stages"][1]["in_flight"]
+    assert state["rows"] == flying(row) > 0
+    shutil.rmtree(root / "job" / "work")
+    fork = root / "fork"
+    shutil.copytree(root / "a", fork / "a")
+    run(spark, fork, restore__from=f"{root / 'job'}#{number}", key_groups="7")
+    due = expected(root, FILES)
+    history = absflow.history(spark, str(fork / "job"))
+    assert_same_rows(history.state("tally").toPandas(), due["tally"], ["g"])
+    run(spark, root, restore__from=str(number), key_groups="5")
+    check(spark, root, root / "sink")
