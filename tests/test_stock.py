@@ -5,7 +5,7 @@ import json
 import pytest
 
 from absflow.errors import NotFoundError
-from absflow.protocol.inventory import Channel, Pending, Sink
+from absflow.protocol.inventory import Channel, InFlight, Pending, Sink
 from absflow.protocol.retention import needed
 from absflow.storage.layout import Layout
 from absflow.storage.stock import gather
@@ -47,8 +47,11 @@ def described(channel, inputs, table):
     }
 
 
-def completed(n, attempt, batches, **more):
-    stages = [{"stage": s, "batch_id": b, "lineage": [n]} for s, b in batches.items()]
+def completed(n, attempt, batches, in_flight=None, **more):
+    stages = [
+        {"stage": s, "batch_id": b, "lineage": [n], "in_flight": (in_flight or {}).get(s, [])}
+        for s, b in batches.items()
+    ]
     return {
         "kind": "COMPLETED",
         "type": "CHECKPOINT",
@@ -134,6 +137,17 @@ def test_an_epoch_is_behind_a_stage_once_its_batch_is_committed():
     assert gathered(commits=(9, 9)).channels[1].committed == 0
     by_hand = completed(8, 2, {"a": 0, "b": 0}, derived_from=5, incarnation=9)
     assert gathered(facts=[*facts, by_hand]).channels[1].committed == 5
+
+
+def test_an_epoch_is_not_behind_a_reader_that_was_overtaken():
+    """What checkpoint 6 has in flight is read later; and it names it for retention."""
+    rows = {"input": "a", "attempt": 2, "epoch": 5}
+    overtaken = completed(6, 2, {"a": 5, "b": 4}, in_flight={"b": [rows]})
+    there = gathered(facts=[completed(5, 2, {"a": 4, "b": 3}), overtaken])
+    assert there.channels[1].committed == 5
+    assert there.completed[-1].in_flight == (InFlight("a", 2, 5),)
+    aligned = completed(7, 2, {"a": 5, "b": 4})
+    assert gathered(facts=[overtaken, aligned]).channels[1].committed == 7
 
 
 def test_what_is_pending_and_what_is_too_new_to_tell():

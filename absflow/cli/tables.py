@@ -14,7 +14,7 @@ from rich.text import Text
 
 from absflow.cli.documents import plain, sentence, summary
 from absflow.cli.reader import CheckpointRecord, DeletionRecord, StateRecord
-from absflow.protocol.checkpoints import StageReport, Status
+from absflow.protocol.checkpoints import StageManifest, StageReport, Status
 from absflow.protocol.lookup import sentence_of
 
 __all__ = [
@@ -112,10 +112,17 @@ def head(record: CheckpointRecord) -> Table:
 
 
 def sizes(record: CheckpointRecord) -> Table:
-    """One line per stage: what its snapshot wrote, what its state is, and what it held at most."""
+    """One line per stage: what its snapshot wrote, what its state is, and what it held at most.
+
+    And what was in flight to it, if the checkpoint has overtaken anything.
+    """
     table = _table("stage", "rows\nchanged>", "rows\ntotal>", "bytes\nchanged>", "bytes\ntotal>")
     table.add_column("held while\naligning", justify="right", no_wrap=True)
-    for report in (s.report for s in record.stages):
+    overtaken = any(stage.in_flight for stage in record.stages)
+    if overtaken:
+        table.add_column("in flight\nto it", justify="right", no_wrap=True)
+    for stage in record.stages:
+        report = stage.report
         own = report.checkpoint_id == record.checkpoint_id
         held = f"{_count(report.held_rows)}, {_bytes(report.held_bytes)}"
         table.add_row(
@@ -125,8 +132,14 @@ def sizes(record: CheckpointRecord) -> Table:
             _bytes(report.bytes_changed) if own else _NONE,
             _bytes(report.bytes_total),
             held if own and report.held_rows else _NONE,
+            *([_in_flight(stage)] if overtaken else []),
         )
     return table
+
+
+def _in_flight(stage: StageManifest) -> str:
+    rows, size = (sum(getattr(s, name) for s in stage.in_flight) for name in ("rows", "bytes"))
+    return f"{_count(rows)}, {_bytes(size)}" if rows else _NONE
 
 
 def times(record: CheckpointRecord) -> Table:
@@ -203,6 +216,13 @@ def plan(document: Mapping[str, Any]) -> Iterator[Table | Text]:
             stage["table"] or _NONE,
         )
     yield stages
+    flying = _table("in flight from", "to", "rows>", "bytes>")
+    for stage in document["stages"]:
+        for rows in stage["in_flight"]:
+            size = _bytes(rows["bytes"])
+            flying.add_row(rows["input"], stage["stage"], _count(rows["rows"]), size)
+    if flying.row_count:
+        yield flying
     sources = _table("source", "goes on behind")
     for name, position in document["positions"].items():
         sources.add_row(name, "nothing: it had read none" if position == "-" else position)

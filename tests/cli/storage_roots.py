@@ -49,6 +49,7 @@ class Stage:
     Attributes:
         ended: its last checkpoint; later ones repeat that one's report.
         unwritten: checkpoints whose set was never appended.
+        in_flight: rows on their way to it, by checkpoint, as its manifest has them.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Stage:
     positions: Mapping[str, str] = field(default_factory=dict)
     ended: int | None = None
     unwritten: frozenset[int] = frozenset()
+    in_flight: Mapping[int, list[Row]] = field(default_factory=dict)
 
     def state(self, n: int) -> State:
         """State by key at ``n``."""
@@ -275,6 +277,7 @@ def _report(c: Checkpoint, number: int, stage: Stage, changed: int, lineage: Ite
         "batch_id": 10 * c.id + number,
         "lineage": list(lineage),
         "positions": list(stage.positions.items()),
+        "in_flight": stage.in_flight.get(c.id, []),
         "rows_changed": changed,
         "bytes_changed": 1000 * changed,
         "keys_total": len(stage.state(c.id)),
@@ -336,7 +339,9 @@ def aircraft() -> Stage:
         for n, rows in _AIRCRAFT.items()
     }
     columns = pa.schema([("legs", pa.int64()), ("delay", pa.float64())])
-    return Stage("aircraft", _TAIL, columns, states, unwritten=frozenset({7}))
+    overtaken = {"input": "legs", "attempt": 1, "position": "-", "epoch": 8, "from_seq": 0}
+    in_flight = {8: [{**overtaken, "files": [], "rows": 629, "bytes": 52_000}]}
+    return Stage("aircraft", _TAIL, columns, states, unwritten=frozenset({7}), in_flight=in_flight)
 
 
 def pairs() -> Stage:

@@ -18,6 +18,7 @@ from rich.console import Console
 from absflow.cli import commands, submit, tables
 from absflow.cli.commands import absflow
 from absflow.errors import JobFailedError
+from absflow.protocol.checkpoints import ChannelState
 from absflow.protocol.recovery import Origin, StageFit
 from absflow.sinks import SinkRestore
 from absflow.spark.restore import RestorePlan
@@ -43,6 +44,7 @@ SAME = {
             "key_groups_now": 8,
             "changed": False,
             "migrate": False,
+            "in_flight": [],
         }
         for name, keys, lineage in (("aircraft", 3148, [1, 7, 40, 42]), ("airports", 3, [42]))
     ],
@@ -62,6 +64,9 @@ SAME = {
 }
 
 
+FLYING = ChannelState("airports", "planes", 1, "-", 40, 0, (), rows=1234, bytes=56_789)
+
+
 def other():
     """A plan with everything in it that can be: a fork that has no place for some of it."""
     plan = copy.deepcopy(SAME)
@@ -69,6 +74,7 @@ def other():
     aircraft |= {"source": "planes", "changed": True, "key_groups_now": 16}
     aircraft["table"] = f"{ROOT}/state/planes.3"
     airports |= {"migrate": True, "changed": True}
+    airports["in_flight"] = [{"input": "aircraft", "rows": 1234, "bytes": 56_789}]
     nothing = {"source": None, "keys": 0, "lineage": [], "table": None, "key_groups_then": 0}
     stages = [aircraft, airports, {**aircraft, "stage": "routes", "changed": False, **nothing}]
     undone = [f"version {n} (WRITE, 2026-01-02 09:00:0{n} UTC)" for n in (6, 7, 9)]
@@ -126,7 +132,7 @@ def test_a_plan_says_what_it_holds():
         fork=True,
         stages=(
             StageFit("aircraft", "planes", (1, 7, 40, 42), 3148, True, key_groups=(8, 16)),
-            StageFit("airports", "airports", (42,), 3, True, True, key_groups=(8, 8)),
+            StageFit("airports", "airports", (42,), 3, True, True, (8, 8), (("aircraft", FLYING),)),
             StageFit("routes", None, key_groups=(0, 16)),
         ),
         positions=SAME["positions"],

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from absflow.protocol.checkpoints import Manifest, StageManifest, StageReport
+from absflow.protocol.checkpoints import ChannelState, Manifest, StageManifest, StageReport
 from absflow.protocol.handwriting import Written, cut_of, written_of
 from absflow.protocol.line import latest, line
 from absflow.protocol.publication import owed
@@ -384,6 +384,46 @@ def test_the_same_graph_fits():
         StageFit("tally", "tally", (1, 3), 5, key_groups=(4, 4)),
     )
     assert told.positions == {"a": "a at 3"}
+
+
+def in_flight(graph, rows=3, **declared):
+    """What a checkpoint of the chain with rows in flight to `tally` means for a graph."""
+    taken = manifest(CHAIN)
+    state = ChannelState("tally", "left", 1, "-", 2, 0, (), rows, 100)
+    left, tally = taken.stages
+    taken = replace(taken, stages=(left, replace(tally, in_flight=(state,))))
+    return fit(taken, CHAIN, graph, Declared(**declared)), state
+
+
+def test_rows_in_flight_are_taken_along():
+    """Also where the stages have other names now."""
+    told, state = in_flight(CHAIN)
+    assert told.problems == ()
+    assert [s.in_flight for s in told.stages] == [(), (("left", state),)]
+    renamed = {"west": stage(), "sum": stage("g int64", inputs=("west",))}
+    told, state = in_flight(renamed, renamed={"west": "left", "sum": "tally"})
+    assert told.problems == ()
+    assert told.stages[1].in_flight == (("west", state),)
+
+
+def test_rows_in_flight_need_the_input_that_they_were_on_their_way_to():
+    """With the same columns; what nothing is in flight to may change at will."""
+    apart = {"left": CHAIN["left"], "tally": stage("g int64", inputs=("b parquet",))}
+    told, _ = in_flight(apart)
+    assert "3 rows from 'left' were in flight" in told.problems[0]
+    assert "does not read any more" in told.problems[0]
+    wider = stage("g int64", inputs=("left",))
+    wider["inputs"][0][1] = [["k", "string"], ["v", "int64"]]
+    told, _ = in_flight({"left": CHAIN["left"], "tally": wider})
+    assert "k string, which it reads as k string, v int64 now" in told.problems[0]
+    assert "restore a savepoint or an aligned checkpoint" in told.problems[0]
+
+
+def test_rows_in_flight_to_a_stage_that_is_gone():
+    told, _ = in_flight({"left": CHAIN["left"]})
+    assert "3 rows were in flight to stage 'tally'" in told.problems[0]
+    told, _ = in_flight({"left": CHAIN["left"]}, allow_dropped=True)
+    assert told.problems == ()
 
 
 def now(**stages):

@@ -44,9 +44,11 @@ def job(spark: SparkSession, root: Path, sink: Path | None = None) -> absflow.Jo
     return job
 
 
-def run(spark: SparkSession, root: Path, sink: Path | None = None, **more: str) -> None:
-    with settings(spark, conf(root, **{**BACKLOG, **more})):
-        started = job(spark, root, sink).start()
+def run(spark: SparkSession, root: Path, fork: Path | None = None, **more: str) -> None:
+    """Run the job to its end, storage root and sink below ``fork`` if that is given."""
+    given = {**BACKLOG, **more, "storage__path": str((fork or root) / "job")}
+    with settings(spark, conf(root, **given)):
+        started = job(spark, root, (fork or root) / "sink").start()
         assert started.await_termination(timeout=300)
     assert started.finished_checkpoint is not None
 
@@ -133,8 +135,7 @@ def test_rows_in_flight_are_restored_once(
     assert state["rows"] == flying(row) > 0
     shutil.rmtree(root / "job" / "work")
     fork = root / "fork"
-    shutil.copytree(root / "a", fork / "a")
-    run(spark, fork, restore__from=f"{root / 'job'}#{number}", key_groups="7")
+    run(spark, root, fork, restore__from=f"{root / 'job'}#{number}", key_groups="7")
     due = expected(root, FILES)
     history = absflow.history(spark, str(fork / "job"))
     assert_same_rows(history.state("tally").toPandas(), due["tally"], ["g"])
