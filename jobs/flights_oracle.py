@@ -5,7 +5,7 @@ Nothing here is shared with the job's own functions, so that a mistake in them i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +35,10 @@ class Expected(NamedTuple):
 
 
 def expected(
-    directory: str | Path, leg_files: int | None = None, weather_files: int | None = None
+    directory: str | Path,
+    leg_files: int | None = None,
+    weather_files: int | None = None,
+    in_flight: Collection[int] = (),
 ) -> Expected:
     """What must come of the prepared data.
 
@@ -44,6 +47,7 @@ def expected(
         leg_files: use the first so many files of legs; None for all. A checkpoint whose position in
             the source ``legs`` is behind file m has the state that the first m files make.
         weather_files: likewise.
+        in_flight: ``leg_id`` of the legs that a checkpoint has overtaken between the two stages.
     """
     legs = _read(Path(directory) / "legs", leg_files, "leg_id")
     weather = _read(Path(directory) / "weather", weather_files, "hour")
@@ -51,10 +55,13 @@ def expected(
     measured = weather[["temp", "precip", "visib", "wind_speed"]]
     conditions = [_condition(*values) for values in measured.itertuples(index=False)]
     weather["condition"] = pd.Series(conditions, dtype=object)
-    reached = legs["origin"].map(weather.groupby("origin")["hour"].max())
-    settled = legs["hour"] <= reached  # False where the airport has no weather at all
+    there = legs[~legs["leg_id"].isin(list(in_flight))]
+    reached = there["origin"].map(weather.groupby("origin")["hour"].max())
+    settled = there["hour"] <= reached  # False where the airport has no weather at all
     known = weather[["origin", "hour", "condition"]]
-    resolved = legs[settled].merge(known, on=["origin", "hour"], how="left", validate="many_to_one")
+    resolved = there[settled].merge(
+        known, on=["origin", "hour"], how="left", validate="many_to_one"
+    )
     resolved["condition"] = resolved["condition"].fillna("unknown")
     columns = ["leg_id", "origin", "hour", "tailnum", "condition", "dep_delay", "inherited"]
     waiting = ["leg_id", "origin", "tailnum", "hour", "dep_delay", "inherited"]
@@ -62,7 +69,7 @@ def expected(
         resolved=resolved[columns],
         aircraft=_aircraft(legs),
         totals=_totals(resolved),
-        waiting=legs.loc[~settled, waiting].reset_index(drop=True),
+        waiting=there.loc[~settled, waiting].reset_index(drop=True),
     )
 
 

@@ -31,12 +31,12 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from victims import Findings, Flights, Generator, Victim
+from victims import CHECKPOINT_MODES, Findings, Flights, Generator, Victim
 
 __all__ = ["Round", "play"]
 
 JOBS = ("generator", "flights")
-KILLS_OF_A_ROUND = 30
+KILLS_OF_A_ROUND = 12
 _SHOWN = 20
 
 
@@ -157,19 +157,25 @@ class Loop:
         """Kill each job as often as its share says; stop at the first round with an anomaly."""
         task = self._progress.add_task("kills", total=sum(shares.values()))
         for job, kills in shares.items():
-            orders = {mode: deaths(f"{self._seed} {job} {mode}", mode) for mode in SINK_MODES}
+            both = list(itertools.product(CHECKPOINT_MODES, SINK_MODES))
+            # Neighbours differ in both, so that few rounds are unlike each other.
+            modes = [both[2 * n % len(both) + n % 2] for n in range(len(both))]
+            orders = {
+                (mode, sink): deaths(f"{self._seed} {job} {mode} {sink}", sink, mode)
+                for mode, sink in modes
+            }
             rounds = self.rounds.setdefault(job, [])
-            modes = itertools.cycle(SINK_MODES)
+            turn = itertools.cycle(modes)
             while (left := kills - sum(len(r.deaths) for r in rounds)) > 0:
                 folder = self._root / f"{job}-{len(rounds) + 1}"
                 folder.mkdir()
-                mode = next(modes)
-                victim = self._victim(job, folder, mode)
-                batch = itertools.islice(orders[mode], min(left, KILLS_OF_A_ROUND))
+                mode, sink = next(turn)
+                victim = self._victim(job, folder, sink, mode)
+                batch = itertools.islice(orders[mode, sink], min(left, KILLS_OF_A_ROUND))
 
-                def told(life: Life, job: str = job, mode: str = mode) -> None:
+                def told(life: Life, job: str = job, how: str = f"{mode}, {sink}") -> None:
                     self._progress.advance(task)
-                    text = f"{job:<9} {mode:<13} life {life.number:>3} {life.end}"
+                    text = f"{job:<9} {how:<36} life {life.number:>3} {life.end}"
                     self._progress.console.print(text)
 
                 round_ = play(victim, folder / "lives", batch, told)
@@ -177,10 +183,10 @@ class Loop:
                 if round_.findings.anomalies:
                     return
 
-    def _victim(self, job: str, folder: Path, sink_mode: str) -> Victim:
+    def _victim(self, job: str, folder: Path, sink_mode: str, mode: str) -> Victim:
         if job == "generator":
-            return Generator(folder, self._seed, sink_mode)
-        return Flights(folder, sink_mode)
+            return Generator(folder, self._seed, sink_mode, mode)
+        return Flights(folder, sink_mode, mode)
 
 
 def _progress(console: Console) -> Progress:
@@ -205,6 +211,7 @@ def _summary(rounds: dict[str, list[Round]]) -> list[Table]:
         "rows in the sinks": lambda f: f.rows,
         "checkpoints completed": lambda f: f.completed,
         "checkpoints aborted": lambda f: f.aborted,
+        "rows in flight in them": lambda f: f.in_flight,
     }
     for kind in Kind:
         facts[kind.value] = lambda f, kind=kind: _count(f.anomalies, kind)  # type: ignore[misc]

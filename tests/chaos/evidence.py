@@ -18,6 +18,7 @@ __all__ = [
     "completed",
     "facts",
     "files_read",
+    "in_flight",
     "stage_of",
     "state_at",
     "state_history",
@@ -107,6 +108,27 @@ def files_read(fact: Mapping[str, Any], stage: str, source: str) -> int:
     """How many files of ``source`` a manifest's position stands behind (one file a batch)."""
     position = dict(stage_of(fact, stage)["positions"])[source]
     return 0 if position == "-" else json.loads(position)["logOffset"] + 1
+
+
+def in_flight(storage: Path, fact: Mapping[str, Any], stage: str, key: str) -> dict[str, list[Any]]:
+    """The rows that a checkpoint has overtaken on their way to a stage: a column, by channel.
+
+    Raises:
+        AssertionError: they are not as many as the manifest says.
+    """
+    found = {}
+    for state in stage_of(fact, stage)["in_flight"]:
+        channel = storage / "channels" / state["input"] / f"attempt={state['attempt']}"
+        mine = []
+        for file in DeltaTable(str(channel)).get_add_actions(flatten=True).to_pylist():
+            if file["partition._epoch"] <= fact["checkpoint_id"]:
+                rows = pq.read_table(channel / unquote(file["path"])).to_pandas()
+                named = file["path"] in state["files"]
+                data = rows[rows["_kind"] == "DATA"]
+                mine.append(data[(data["_seq"] >= state["from_seq"]) | named])
+        found[state["input"]] = [value for rows in mine for value in rows[key]]
+        assert len(found[state["input"]]) == state["rows"], state
+    return found
 
 
 def state_at(history: pd.DataFrame, fact: Mapping[str, Any], stage: str, key: str) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,9 @@ __all__ = ["SINK_MODES", "expected_sink", "expected_states", "files_of", "source
 ROWS = "id long, k string, g long, seq long, v long"
 OUTPUT = "id long, via string, k string, g long, seq long, nth long, v long"
 KEYS, GROUPS = 11, 5
+# Ids of rows on their way to a stage, by stage and channel.
+InFlight = Mapping[str, Mapping[str, Sequence[int]]]
+NOTHING: InFlight = {}
 SLOW_S = 0.1  # what a key group of `right` takes for each of its batches of `a`
 SINK_MODES = ("immediate", "on-checkpoint")
 
@@ -87,16 +90,34 @@ def _read(root: Path, source: str, count: int | None) -> pd.DataFrame:
     return pd.concat(parts) if parts else pd.DataFrame(columns=["id", "k", "g", "seq", "v"])
 
 
-def expected_sink(root: Path, a: int | None = None, b: int | None = None) -> pd.DataFrame:
-    """The sink after the first ``a`` and ``b`` files (all by default)."""
-    ways = (("a left", a, "a"), ("a right", a, "a"), ("b right", b, "b"))
-    rows = pd.concat([_read(root, source, n).assign(via=via) for via, n, source in ways])
+def _behind(
+    root: Path, a: int | None, b: int | None, in_flight: InFlight, join: bool
+) -> pd.DataFrame:
+    """The rows of all ways that have come to the end of ``left`` and ``right``, or of ``join``."""
+    parts = []
+    for via, source, count in (("a left", "a", a), ("a right", "a", a), ("b right", "b", b)):
+        stage = via.partition(" ")[2]
+        late = {*in_flight.get(stage, {}).get(source, ())}
+        late |= {*in_flight.get("join", {}).get(stage, ())} if join else set()
+        rows = _read(root, source, count).assign(via=via)
+        parts.append(rows[~rows["id"].isin(late)])
+    rows = pd.concat(parts)
     return rows.assign(nth=rows["seq"])[["id", "via", "k", "g", "seq", "nth", "v"]]
 
 
-def expected_states(root: Path, a: int, b: int) -> dict[str, pd.DataFrame]:
-    """The state of every stage after the first ``a`` and ``b`` files."""
-    rows = expected_sink(root, a, b)
+def expected_sink(
+    root: Path, a: int | None = None, b: int | None = None, in_flight: InFlight = NOTHING
+) -> pd.DataFrame:
+    """The sink after the first ``a`` and ``b`` files (default: all) but for what is in flight."""
+    return _behind(root, a, b, in_flight, join=True)
+
+
+def expected_states(
+    root: Path, a: int, b: int, in_flight: InFlight = NOTHING
+) -> dict[str, pd.DataFrame]:
+    """The state of every stage after the first ``a`` and ``b`` files but for what is in flight."""
+    joined = expected_sink(root, a, b, in_flight)
+    rows = _behind(root, a, b, in_flight, join=False)
     rows = rows.assign(from_b=rows["via"].str.startswith("b").astype("int64"))
     left, right = (rows[rows["via"].str.endswith(side)] for side in ("left", "right"))
     counted = {"n": ("id", "size"), "total": ("v", "sum")}
@@ -106,7 +127,7 @@ def expected_states(root: Path, a: int, b: int) -> dict[str, pd.DataFrame]:
         .agg(n=("id", "size"), n_b=("from_b", "sum"), total=("v", "sum"))
         .assign(n=lambda s: s["n"] - s["n_b"])
         .reset_index(),
-        "join": rows.groupby("g").agg(**counted, ids=("id", "sum")).reset_index(),
+        "join": joined.groupby("g").agg(**counted, ids=("id", "sum")).reset_index(),
     }
 
 

@@ -15,7 +15,14 @@ from pathlib import Path
 
 import pyspark
 from anomalies import Life
-from points import ALL_POINTS, POINTS, PUBLICATION_POINTS, RESTORE_POINTS, RETENTION_POINTS
+from points import (
+    ALL_POINTS,
+    OVERTAKE_POINTS,
+    POINTS,
+    PUBLICATION_POINTS,
+    RESTORE_POINTS,
+    RETENTION_POINTS,
+)
 
 __all__ = ["STARTS", "ChaosError", "Command", "Death", "End", "deaths", "live"]
 
@@ -76,12 +83,14 @@ STARTS: dict[str, dict[str, str]] = {
 }
 
 
-def deaths(seed: object, sink_mode: str) -> Iterator[Death]:
+def deaths(seed: object, sink_mode: str, mode: str) -> Iterator[Death]:
     """Deaths without end: every named point and some moments in a random order, and again."""
     chance = random.Random(str(seed))
     points = POINTS | RETENTION_POINTS
     if sink_mode == "on-checkpoint":
         points |= PUBLICATION_POINTS
+    if mode == "unaligned":
+        points |= OVERTAKE_POINTS
     while True:
         orders = [Death(name, chance.randint(1, point.often)) for name, point in points.items()]
         for _ in range(len(POINTS) // 2):

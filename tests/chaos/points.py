@@ -26,6 +26,7 @@ from absflow.spark import retention
 __all__ = [
     "ALL_POINTS",
     "MAX_SETS",
+    "OVERTAKE_POINTS",
     "POINTS",
     "PUBLICATION_POINTS",
     "RESTORE_POINTS",
@@ -114,6 +115,12 @@ RETENTION_POINTS: dict[str, Point] = {
     **_around("deletion of sets or epochs", f"{_RETENTION}._delete", **_SURPLUS),
 }
 
+# Met only where every checkpoint overtakes.
+OVERTAKE_POINTS: dict[str, Point] = {
+    **_around("overtake commit", f"{_DRIVER}.write_overtake", often=1),
+    **_around("resolution of channel state", f"{_DRIVER}.with_channel_state", often=1),
+}
+
 # Met only in a life that restores.
 RESTORE_POINTS: dict[str, Point] = {
     **_around("seeding of a stage", "absflow.spark.restore:_seed", completed=1),
@@ -121,7 +128,7 @@ RESTORE_POINTS: dict[str, Point] = {
     **_around("deletion of a directory", _DELETE, _on("attempt="), often=1, completed=1),
 }
 
-ALL_POINTS = POINTS | PUBLICATION_POINTS | RETENTION_POINTS | RESTORE_POINTS
+ALL_POINTS = POINTS | PUBLICATION_POINTS | RETENTION_POINTS | OVERTAKE_POINTS | RESTORE_POINTS
 
 
 def owner_of(function: str) -> tuple[Any, str]:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from anomalies import Anomaly, Commit, Kind, Life, Named, check_facts, check_rows
 from lives import Death, deaths
-from points import ALL_POINTS, POINTS, PUBLICATION_POINTS, owner_of
+from points import ALL_POINTS, OVERTAKE_POINTS, POINTS, PUBLICATION_POINTS, owner_of
 
 NAMED = Named(id=["id", "way"], lane=["way", "k"], order="seq")
 LIVES = (Life(1, 100, "killed after sink commit, time 2"), Life(2, 200, "by itself"))
@@ -163,13 +163,15 @@ def test_every_point_is_a_function_that_there_is():
 
 def test_a_seed_gives_the_same_deaths_and_every_point_once():
     """Every named point once before any comes again, and moments among them."""
-    for mode, points in (
-        ("immediate", ALL_POINTS.keys() - PUBLICATION_POINTS.keys()),
-        ("on-checkpoint", ALL_POINTS.keys()),
+    for how, fewer in (
+        (("immediate", "aligned"), PUBLICATION_POINTS | OVERTAKE_POINTS),
+        (("on-checkpoint", "aligned"), OVERTAKE_POINTS),
+        (("on-checkpoint", "unaligned"), {}),
     ):
+        points = ALL_POINTS.keys() - fewer.keys()
         count = len(points) + len(POINTS) // 2
-        first = list(itertools.islice(deaths(7, mode), count))
-        assert first == list(itertools.islice(deaths(7, mode), count))
+        first = list(itertools.islice(deaths(7, *how), count))
+        assert first == list(itertools.islice(deaths(7, *how), count))
         assert sorted(death.point for death in first if death.point) == sorted(points)
     assert str(Death(None, 3, 250)) == "250 ms behind its point 3"
     assert str(Death("after sink commit", 2)) == "after sink commit, time 2"

@@ -21,7 +21,7 @@ sys.path.append(str(CHECKOUT / "jobs"))
 import flights_data
 import flights_oracle
 
-__all__ = ["Findings", "Flights", "Generator", "Victim"]
+__all__ = ["CHECKPOINT_MODES", "Findings", "Flights", "Generator", "Victim"]
 
 _CONF = {
     "spark.absflow.checkpoint.interval": "1s",
@@ -38,13 +38,33 @@ class Findings:
         rows: in the sink.
         completed: checkpoints.
         aborted: checkpoints.
+        in_flight: rows, in the checkpoints that were compared.
         anomalies: what is wrong.
     """
 
     rows: int
     completed: int
     aborted: int
+    in_flight: int
     anomalies: Sequence[Anomaly]
+
+
+# How the barriers of a round travel, and how much of a channel a batch reads: little, so that there
+# is something to overtake.
+CHECKPOINT_MODES: Mapping[str, Mapping[str, str]] = {
+    "aligned": {"checkpoint.aligned-timeout": "never"},
+    "unaligned": {"checkpoint.mode": "unaligned", "channel.max-bytes-per-trigger": "16KiB"},
+    "aligned, then unaligned": {
+        "checkpoint.aligned-timeout": "2s",
+        "channel.max-bytes-per-trigger": "16KiB",
+    },
+}
+
+
+def _conf(storage: Path, mode: str) -> dict[str, str]:
+    more = {f"spark.absflow.{name}": value for name, value in CHECKPOINT_MODES[mode].items()}
+    own = {"spark.absflow.storage.path": str(storage), "spark.absflow.key-groups": "4"}
+    return {**_CONF, **own, **more}
 
 
 class Victim(Protocol):
@@ -79,13 +99,11 @@ class Generator:
     _feeds: Mapping[str, tuple[int, int]] = {"a": (60, 4), "b": (20, 3)}
     _readers: Mapping[str, tuple[str, int]] = {"a": ("a", 0), "b": ("right", 1)}
 
-    def __init__(self, root: Path, seed: int, sink_mode: str = "immediate") -> None:
+    def __init__(
+        self, root: Path, seed: int, sink_mode: str = "immediate", mode: str = "aligned"
+    ) -> None:
         self._root, self.storage = root, root / "job"
-        conf = {
-            **_CONF,
-            "spark.absflow.storage.path": str(self.storage),
-            "spark.absflow.key-groups": "4",
-        }
+        conf = _conf(self.storage, mode)
         self.command = Command(HERE / "generator.py", conf, [str(root), sink_mode])
         self._writers: dict[str, Iterator[Path]] = {
             name: generator.source_files(root / name, seed + number, rows, first_id=number)
@@ -130,16 +148,19 @@ class Generator:
             stage: evidence.state_history(self.storage, stage)
             for stage in ("left", "right", "join")
         }
+        late = 0
         for fact in evidence.completed(self.storage):
             positions = self._positions(fact)
-            due = generator.expected_sink(self._root, **positions)
+            flying = {s: evidence.in_flight(self.storage, fact, s, "id") for s in history}
+            late += sum(len(rows) for each in flying.values() for rows in each.values())
+            due = generator.expected_sink(self._root, **positions, in_flight=flying)
             found += _at_cut(fact, check_rows(due, _up_to(fact, commits), self.named, lives))
-            due_states = generator.expected_states(self._root, **positions)
+            due_states = generator.expected_states(self._root, **positions, in_flight=flying)
             for stage, key in (("left", "k"), ("right", "k"), ("join", "g")):
                 state = evidence.state_at(history[stage], fact, stage, key)
                 said = flights_oracle.differences(state, due_states[stage], key)
                 found += _wrong_state(fact, stage, said)
-        return _findings(self.storage, commits, found)
+        return _findings(self.storage, commits, found, late)
 
 
 class Flights:
@@ -148,12 +169,10 @@ class Flights:
     endless = False
     named = Named(id=["leg_id"], lane=["origin", "tailnum"], order="leg_id")
 
-    def __init__(self, root: Path, sink_mode: str = "immediate") -> None:
+    def __init__(self, root: Path, sink_mode: str = "immediate", mode: str = "aligned") -> None:
         self._root, self.storage, self._data = root, root / "job", root / "data"
         conf = {
-            **_CONF,
-            "spark.absflow.storage.path": str(self.storage),
-            "spark.absflow.key-groups": "4",
+            **_conf(self.storage, mode),
             "spark.flights.data": str(self._data),
             "spark.flights.sink": str(root / "sink"),
             "spark.flights.sink.mode": sink_mode,
@@ -174,11 +193,15 @@ class Flights:
         history = {
             stage: evidence.state_history(self.storage, stage) for stage in ("aircraft", "airports")
         }
+        late = 0
         for fact in evidence.completed(self.storage):
+            flying = evidence.in_flight(self.storage, fact, "airports", "leg_id")
+            late += sum(map(len, flying.values()))
             due = flights_oracle.expected(
                 self._data,
                 evidence.files_read(fact, "aircraft", "legs"),
                 evidence.files_read(fact, "airports", "weather"),
+                flying.get("aircraft", ()),
             )
             at_cut = check_rows(due.resolved, _up_to(fact, commits), self.named, lives)
             found += _at_cut(fact, at_cut)
@@ -191,7 +214,7 @@ class Flights:
             ):
                 said = flights_oracle.differences(state[due_rows.columns], due_rows, key)
                 found += _wrong_state(fact, stage, said)
-        return _findings(self.storage, commits, found)
+        return _findings(self.storage, commits, found, late)
 
 
 def _inlined(state: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -227,11 +250,14 @@ def _wrong_state(fact: Mapping[str, Any], stage: str, said: Iterable[str]) -> It
         yield Anomaly(Kind.STATE, f"{what}: {text}")
 
 
-def _findings(storage: Path, commits: Sequence[Commit], found: Sequence[Anomaly]) -> Findings:
+def _findings(
+    storage: Path, commits: Sequence[Commit], found: Sequence[Anomaly], in_flight: int
+) -> Findings:
     facts = evidence.facts(storage)
     return Findings(
         rows=sum(len(commit.rows) for commit in commits),
         completed=sum(fact["kind"] == "COMPLETED" for fact in facts),
         aborted=sum(fact["kind"] == "ABORTED" for fact in facts),
+        in_flight=in_flight,
         anomalies=[*itertools.chain(found, check_facts(evidence.triggered(storage), facts))],
     )
