@@ -30,6 +30,7 @@ from absflow.errors import FencedError, StorageError
 from absflow.storage.delta_log import LogTail
 from absflow.storage.fence import Fence
 from absflow.storage.files import Files
+from absflow.storage.transactions import append_once
 
 __all__ = [
     "ATTEMPTS",
@@ -260,15 +261,8 @@ def resolved(rows: DataFrame, keys: Sequence[str], lineage: Sequence[int]) -> Da
 def append(
     frame: DataFrame, path: str, app_id: str, txn_version: int, user_metadata: Mapping[str, Any]
 ) -> None:
-    """Append ``frame`` in one commit, once: Delta skips a ``txn_version`` that is not new."""
-    (
-        frame.write.format("delta")
-        .mode("append")
-        .option("txnAppId", app_id)
-        .option("txnVersion", str(txn_version))
-        .option("userMetadata", json.dumps(user_metadata))
-        .save(path)
-    )
+    """Append ``frame`` in one commit, once: a ``txn_version`` that is not new is skipped."""
+    append_once(frame, path, app_id, txn_version, user_metadata)
 
 
 def restore(spark: SparkSession, path: str, version: int, user_metadata: Mapping[str, Any]) -> None:

@@ -38,6 +38,8 @@ __all__ = ["Round", "play"]
 JOBS = ("generator", "flights")
 KILLS_OF_A_ROUND = 12
 _SHOWN = 20
+# How far a life without an order goes, and how many of them there may be in a round.
+_CALM_POINTS, _CALM_LIVES = 400, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +91,23 @@ def play(
 
 
 def _when_possible(orders: Iterable[Death], victim: Victim) -> Iterator[Death | None]:
-    """The orders, each once enough checkpoints have completed; None, for the last life, behind."""
+    """The orders, each once enough checkpoints have completed; None, for the last life, behind.
+
+    Lives without an order of their own go on for a while, so that some do complete.
+    """
     waiting: list[Death] = []
-    for order in orders:
-        waiting.append(order)
+    left = iter(orders)
+    calm = 0
+    while (order := next(left, None)) or waiting:
+        waiting += [order] if order else []
         completed = sum(fact["kind"] == "COMPLETED" for fact in evidence.facts(victim.storage))
         ready = [death for death in waiting if death.completed <= completed]
         waiting = [death for death in waiting if death.completed > completed]
+        if order is None and not ready:
+            calm += 1
+            if calm > _CALM_LIVES:
+                raise ChaosError(f"{completed} checkpoints have completed: too few for {waiting}")
+            ready = [Death(None, _CALM_POINTS)]
         yield from ready
     yield None
 

@@ -1,0 +1,114 @@
+"""One append to a Delta table, made once, without the search that Delta makes for it.
+
+Delta skips a write whose transaction id (``txnAppId``, ``txnVersion``) the table has already. To
+know that, its ``DataFrameWriter`` puts the whole state of the table together before each write, a
+Spark job that costs several times the write itself (docs/internals/decisions, 39). Here the ids are
+known from the commits that were made since the last look, a file each; the rest is Delta's own: the
+same command writes the files, and the same transaction commits them.
+
+Two writers of one id cannot both commit. What was committed before this transaction began stands in
+the log, which is read after it began; and what is committed later conflicts with it, for the id is
+among those that the transaction has read, as it is in Delta's own command.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from absflow.storage.delta_log import LogTail
+from absflow.storage.files import Files
+
+__all__ = ["append_once"]
+
+_lock = threading.Lock()
+_known: dict[str, _Transactions] = {}
+
+
+def append_once(
+    frame: DataFrame, path: str, app_id: str, txn_version: int, user_metadata: Mapping[str, Any]
+) -> None:
+    """Append rows to a table that is there, in one commit, unless it has this transaction.
+
+    Args:
+        frame: the rows; not computed if they are there already.
+        path: the table's.
+        app_id: names the writer.
+        txn_version: rises with its writes; lower and equal ones count as written.
+        user_metadata: what the commit says of itself.
+    """
+    spark = frame.sparkSession
+    scala = _Scala(spark.sparkContext._jvm)
+    session: Any = spark._jsparkSession
+    log = scala.delta.DeltaLog.forTable(session, path)
+    transaction = log.startTransaction()
+    getattr(transaction.readTxn(), "$plus$eq")(app_id)
+    if _newest(Files(spark).read, path, transaction.snapshot(), app_id) >= txn_version:
+        return
+    note = json.dumps(user_metadata)
+    given = {"txnAppId": app_id, "txnVersion": str(txn_version), "userMetadata": note}
+    options = scala.delta.DeltaOptions(scala.map(given), session.sessionState().conf())
+    append, none = scala.append, scala.none
+    write = scala.delta.commands.WriteIntoDelta(
+        log, append, options, scala.nothing, scala.map({}), frame._jdf, none, none, False
+    )
+    made = write.writeAndReturnCommitData(transaction, session, none, False)
+    operation = scala.delta.DeltaOperations.Write(
+        append, none, none, scala.some(note), none, none, none, none, none
+    )
+    transaction.commitIfNeeded(made.actions(), operation, made.stringTags())
+
+
+def _newest(read: Callable[[str], str | None], path: str, snapshot: Any, app_id: str) -> int:
+    """The newest transaction of a writer in a table; -1 if there is none."""
+    table = str(snapshot.metadata().id())
+    with _lock:
+        known = _known.get(path)
+        if known is None or known.table != table:
+            known = _known[path] = _Transactions(read, path, table, snapshot)
+        return known.newest(app_id)
+
+
+class _Transactions:
+    """The transactions of one table, kept up with its log."""
+
+    def __init__(
+        self, read: Callable[[str], str | None], path: str, table: str, snapshot: Any
+    ) -> None:
+        """Know those of the snapshot."""
+        self.table = table
+        self._tail = LogTail(read, path)
+        self._older: Any = None
+        if self._tail.version >= 0:
+            # The log may begin anywhere; so this once Delta is to put them together.
+            self._older = snapshot.transactions()
+            self._tail.version = int(snapshot.version())
+
+    def newest(self, app_id: str) -> int:
+        """The newest of a writer, also if it was committed just now; -1 if there is none."""
+        self._tail.advance()
+        found = self._tail.transactions.get(app_id)
+        if found is None and self._older is not None and self._older.contains(app_id):
+            found = int(self._older.apply(app_id))
+        return -1 if found is None else found
+
+
+class _Scala:
+    """Scala's values as the JVM wants them."""
+
+    def __init__(self, jvm: Any) -> None:
+        self._jvm = jvm
+        self.delta = jvm.org.apache.spark.sql.delta
+        self.append = jvm.org.apache.spark.sql.SaveMode.Append
+        self.none = getattr(getattr(jvm.scala, "None$"), "MODULE$")
+        self.nothing = jvm.PythonUtils.toSeq(jvm.java.util.ArrayList())
+
+    def map(self, given: Mapping[str, str]) -> Any:
+        return self._jvm.PythonUtils.toScalaMap(given)
+
+    def some(self, value: str) -> Any:
+        return self._jvm.scala.Some(value)

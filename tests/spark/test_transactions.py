@@ -1,0 +1,143 @@
+"""An append is made once, whoever else writes the table, and whatever is left of its log."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from absflow.storage import transactions
+from absflow.storage.delta_log import log_file, newest_version, parse_commit
+from absflow.storage.transactions import append_once
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def table(spark: SparkSession, tmp_path: Path) -> str:
+    """An empty table, partitioned by ``p``, with a checkpoint of its log after every 3 commits."""
+    path = str(tmp_path / "table")
+    create(spark, path)
+    return path
+
+
+def create(spark: SparkSession, path: str) -> None:
+    builder = DeltaTable.createIfNotExists(spark).location(path).addColumn("n", "long")
+    builder = builder.addColumn("p", "long").partitionedBy("p")
+    builder.property("delta.checkpointInterval", "3").execute()
+
+
+def rows(spark: SparkSession, count: int = 10) -> DataFrame:
+    return spark.range(count).selectExpr("id AS n", "id % 2 AS p").coalesce(1)
+
+
+def commits(table: str) -> int:
+    return newest_version(path.name for path in Path(table, "_delta_log").iterdir()) or 0
+
+
+def forget() -> None:
+    """As a driver that has just started."""
+    transactions._known.clear()
+
+
+def test_what_is_written_is_what_delta_would_write(spark: SparkSession, table: str) -> None:
+    """Rows, partitions, transaction id and note; only what was not written before."""
+    append_once(rows(spark), table, "job/a", 3, {"batch": 3})
+    append_once(rows(spark), table, "job/a", 3, {"batch": 3})
+    append_once(rows(spark), table, "job/a", 2, {"batch": 2})
+    append_once(rows(spark, 4), table, "job/b", 0, {"batch": 0})
+    assert commits(table) == 2
+    commit = parse_commit(1, Path(log_file(table, 1)).read_text())
+    assert (commit.transactions, commit.note) == ({"job/a": 3}, {"batch": 3})
+    assert (commit.operation, commit.changes_data) == ("WRITE", True)
+    there = spark.read.format("delta").load(table)
+    assert there.count() == 14
+    assert {path.name for path in Path(table).glob("p=*")} == {"p=0", "p=1"}
+
+
+@pytest.mark.parametrize("writes", [1, 2, 3, 4, 7])
+def test_a_new_driver_knows_what_was_written(spark: SparkSession, table: str, writes: int) -> None:
+    """Also behind a checkpoint of the log, where its older commits may be gone."""
+    for number in range(writes):
+        append_once(rows(spark), table, "job/a", number, {})
+        append_once(rows(spark), table, f"job/{number}", 0, {})
+    there = commits(table)
+    for version in range(there - there % 3):
+        Path(log_file(table, version)).unlink()
+    forget()
+    for number in range(writes):
+        append_once(rows(spark), table, "job/a", number, {})
+        append_once(rows(spark), table, f"job/{number}", 0, {})
+    assert commits(table) == there
+    append_once(rows(spark), table, "job/a", writes, {})
+    assert commits(table) == there + 1
+
+
+def test_a_table_that_is_made_anew_has_nothing(spark: SparkSession, table: str) -> None:
+    """At the same path: what the old one had is forgotten."""
+    append_once(rows(spark), table, "job/a", 5, {})
+    shutil.rmtree(table)
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    create(spark, table)
+    append_once(rows(spark), table, "job/a", 5, {})
+    assert spark.read.format("delta").load(table).count() == 10
+
+
+def test_what_another_driver_writes_is_seen(spark: SparkSession, table: str) -> None:
+    """By Delta's own writer, between two appends of this one."""
+    append_once(rows(spark), table, "job/a", 1, {})
+    write = rows(spark).write.format("delta").mode("append")
+    write.option("txnAppId", "job/a").option("txnVersion", "2").save(table)
+    append_once(rows(spark), table, "job/a", 2, {})
+    assert commits(table) == 2
+
+
+def test_of_two_writers_at_once_one_commits(spark: SparkSession, table: str) -> None:
+    """Each has begun before the other commits: the later one fails, and nothing is there twice."""
+    begun = threading.Barrier(2)
+    errors: list[Exception] = []
+
+    @F.udf(returnType="long")
+    def slowly(n: int) -> int:
+        import time
+
+        time.sleep(0.2)
+        return n
+
+    def write() -> None:
+        frame = rows(spark).withColumn("n", slowly("n"))
+        begun.wait()
+        try:
+            append_once(frame, table, "job/a", 1, {})
+        except (PySparkException, Py4JError) as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert commits(table) == 1
+    assert spark.read.format("delta").load(table).count() == 10
+    assert ["ConcurrentTransaction" in str(error) for error in errors] == [True]
+
+
+def test_an_observation_sees_the_rows(spark: SparkSession, table: str) -> None:
+    """The one action of an append brings what was observed with it."""
+    seen = Observation()
+    append_once(rows(spark).observe(seen, F.count("*").alias("rows")), table, "job/a", 1, {})
+    assert seen.get == {"rows": 10}
+
+
+def test_other_columns_are_refused(spark: SparkSession, table: str) -> None:
+    """As by Delta's own writer."""
+    with pytest.raises((PySparkException, Py4JError), match="schema"):
+        append_once(rows(spark).withColumn("more", F.lit(1)), table, "job/a", 1, {})
+    assert commits(table) == 0
