@@ -70,9 +70,8 @@ class SourceLogs:
                 kept.add(str(upto))
             return
         for name in set(self._files.names(spark)) - kept:
-            if not name.startswith("."):
-                self._files.write(f"{copies}/{name}", self._text(f"{spark}/{name}"))
-                kept.add(name)
+            self._files.write(f"{copies}/{name}", self._text(f"{spark}/{name}"))
+            kept.add(name)
 
     def seed(self, source: str, position: str, copies: str, compact_interval: int) -> None:
         """Put in place what a query needs that goes on at ``position``, and copy it at once.
@@ -92,8 +91,7 @@ class SourceLogs:
             self._layout.source_log(self._spec.name, source, self._attempt),
             self._spark_log(source),
         )
-        names = self._files.names(copies)
-        texts = {name: self._text(f"{copies}/{name}") for name in names if name[0] != "."}
+        texts = {name: self._text(f"{copies}/{name}") for name in self._files.names(copies)}
         if self._spec.input(source).files:
             upto = offset_of(position)
             entries = [e for text in texts.values() for e in file_source_log.parse(text)]

@@ -57,7 +57,8 @@ class Files:
 
     def write(self, path: str, text: str) -> None:
         """Put a file in place whole, in the place of an older one: written aside, then renamed."""
-        aside = f"{path}.tmp"
+        folder, _, name = path.rpartition("/")
+        aside = f"{folder}/.{name}.tmp"  # hidden, for a kill may leave it there
         try:
             stream = self._fs(path).create(self._path(aside), True)
             try:
@@ -83,11 +84,11 @@ class Files:
             raise _storage_error("create", path, error) from error
 
     def names(self, path: str) -> list[str]:
-        """The names in a directory, sorted; empty if there is none."""
+        """The names in a directory, sorted, but for hidden ones; empty if there is none."""
         try:
-            return sorted(
-                s.getPath().getName() for s in self._fs(path).listStatus(self._path(path))
-            )
+            there = self._fs(path).listStatus(self._path(path))
+            names = (status.getPath().getName() for status in there)
+            return sorted(name for name in names if not name.startswith("."))
         except Py4JJavaError as error:
             if _class_of(error).endswith("FileNotFoundException"):
                 return []

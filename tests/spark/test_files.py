@@ -39,6 +39,22 @@ def test_a_file_is_there_whole_or_not_at_all(files: Files, tmp_path: Path) -> No
     assert files.names(f"file:{tmp_path}/nowhere") == []
 
 
+def test_what_a_kill_leaves_of_a_write_is_not_seen(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written aside, and never put in place: not a file of the directory, and in nobody's way."""
+    path = f"file:{tmp_path}/folder/note"
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_replace", lambda aside, path: None)
+        files.write(path, "half of it")
+    assert len(list((tmp_path / "folder").iterdir())) >= 1
+    assert files.names(f"file:{tmp_path}/folder") == []
+    assert files.read(path) is None
+    files.write(path, "all of it")
+    assert files.names(f"file:{tmp_path}/folder") == ["note"]
+    assert files.read(path) == "all of it"
+
+
 def test_a_local_file_can_be_read_whatever_lies_beside_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
