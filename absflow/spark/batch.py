@@ -135,7 +135,7 @@ class StageBatches:
         self._arrived: dict[int, Arrived] = {}
         self._held: dict[int, tuple[int, int]] = {}
         self._rows_out = 0
-        self._asked_abort: set[int] = set()
+        self._told_held: set[int] = set()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one micro-batch; called by Spark on the thread of the query."""
@@ -284,8 +284,8 @@ class StageBatches:
             note = self._arrived[checkpoint_id]
             note.held_rows = max(note.held_rows, rows)
             note.held_bytes = max(note.held_bytes, size)
-            if size > self._max_held_bytes and checkpoint_id not in self._asked_abort:
-                self._asked_abort.add(checkpoint_id)
+            if size > self._max_held_bytes and checkpoint_id not in self._told_held:
+                self._told_held.add(checkpoint_id)
                 cause = f"stage {self._spec.name} holds {size} bytes"
                 self._tell(HeldTooMuch(checkpoint_id, cause))
 
@@ -380,7 +380,7 @@ class StageBatches:
             self._tell(CheckpointFailed(checkpoint_id, FailureReason.DECLINED, cause))
         settled = control.after.snapshot
         self._arrived = {n: note for n, note in self._arrived.items() if n > settled}
-        self._asked_abort = {n for n in self._asked_abort if n > settled}
+        self._told_held = {n for n in self._told_held if n > settled}
 
     # -- alignment ----------------------------------------------------------------------------
 

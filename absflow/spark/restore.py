@@ -421,9 +421,7 @@ def _bring(
         )
     )
     directory = layout.restored(spec.name, planned.attempt)
-    pages = data_pages(rows, spec, name)
-    # One key group's pages in one file are enough: a batch reads all of them.
-    pages.write.mode("append").parquet(directory)
+    data_pages(rows, spec, name).write.mode("append").parquet(directory)
     written = spark.read.schema(_PAGE_TYPE).parquet(directory)
     mine = (F.col("kind") == PageKind.DATA.value) & (F.col("input") == name)
     count = written.where(mine).agg(F.sum("rows")).collect()[0][0] or 0

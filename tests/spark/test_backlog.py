@@ -13,9 +13,19 @@ import pyarrow as pa
 import pytest
 from chain import conf, expected
 from conftest import settings
-from diamond import OUTPUT, ROWS, STATE, expected_state, read_source, to_group, write_source
+from diamond import (
+    OUTPUT,
+    ROWS,
+    STATE,
+    diamond,
+    expected_sink,
+    expected_state,
+    read_source,
+    to_group,
+    write_source,
+)
 from pyspark.sql import SparkSession
-from reading import assert_same_rows, completed, files_read, stage_of, state_at
+from reading import assert_same_rows, completed, facts, files_read, stage_of, state_at
 
 import absflow
 
@@ -119,6 +129,23 @@ def test_the_end_has_nothing_in_flight(spark: SparkSession, root: Path) -> None:
     """The job finishes with a checkpoint in which every row has been processed, and once."""
     assert flying(completed(spark, root / "job")[-1]) == 0
     check(spark, root, root / "sink")
+
+
+@pytest.mark.soak
+def test_a_stage_that_holds_too_much_overtakes(spark: SparkSession, tmp_path: Path) -> None:
+    """Instead of being given up; the result is exact, and the overtaken cut is one."""
+    for seed, name in enumerate("ab"):
+        write_source(tmp_path / name, files=8, rows=100, seed=seed)
+    given = conf(tmp_path, checkpoint__aligned_timeout="1h", alignment__max_held="1B")
+    with settings(spark, given):
+        started = diamond(spark, tmp_path, bounded=True).start()
+        assert started.await_termination(timeout=500)
+    sink = spark.read.format("delta").load(str(tmp_path / "sink")).toPandas()
+    assert_same_rows(sink, expected_sink(tmp_path), ["id", "v"])
+    rows = facts(spark, tmp_path / "job")
+    assert not any(row["reason"] == "HELD_TOO_MUCH" for row in rows)
+    overtakes = spark.read.format("delta").load(str(tmp_path / "job" / "overtakes"))
+    assert overtakes.where("kind = 'OVERTAKE'").count() >= 1
 
 
 def test_rows_in_flight_are_restored_once(

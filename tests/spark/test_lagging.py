@@ -44,6 +44,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 
 CONF = {
     "checkpoint.interval": "1s",
+    "checkpoint.aligned-timeout": "never",
     "checkpoint.tolerable-failed": "1000",
     "key-groups": "3",
     "restart.initial-delay": "0s",
