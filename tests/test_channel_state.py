@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
+from absflow.columnar.pages import SEQ_BITS
 from absflow.errors import StorageError
 from absflow.protocol.checkpoints import ChannelState
-from absflow.storage.channel_state import SEQ_BITS, channel_state
+from absflow.storage.channel_state import channel_state
 
 
 class Channel:
@@ -45,12 +47,21 @@ class Channel:
 
     def state(self, version: int, index: int, checkpoint_id: int) -> ChannelState | None:
         """The channel state behind a position."""
-        position = json.dumps({"reservoirVersion": version, "index": index})
-        return self.of(position, checkpoint_id)
+        return self.of(at(version, index), checkpoint_id)
 
     def of(self, position: str, checkpoint_id: int) -> ChannelState | None:
         read = self.files.get
         return channel_state(read, "c", "reader", "s", 4, position, checkpoint_id)
+
+
+def at(version: int, index: int) -> str:
+    """A position as Spark writes it."""
+    return json.dumps({"reservoirVersion": version, "index": index})
+
+
+def due(state: ChannelState | None) -> ChannelState:
+    assert state is not None
+    return state
 
 
 @pytest.fixture
@@ -69,8 +80,7 @@ def channel() -> Channel:
 
 def test_all_behind_the_position_and_before_the_barrier(channel: Channel) -> None:
     """A reader that had come to the second batch has its rows in flight, and no later ones."""
-    state = channel.state(2, -1, 1)
-    assert state is not None
+    state = due(channel.state(2, -1, 1))
     assert (state.stage, state.input, state.attempt) == ("reader", "s", 4)
     assert (state.rows, state.bytes, state.epoch) == (10, 100, 1)
     assert (state.from_seq, state.files) == (1 << SEQ_BITS, ())
@@ -79,26 +89,22 @@ def test_all_behind_the_position_and_before_the_barrier(channel: Channel) -> Non
 @pytest.mark.parametrize("position", ["-", json.dumps({"reservoirVersion": 0, "index": -100})])
 def test_a_reader_that_has_read_nothing(channel: Channel, position: str) -> None:
     """The first batch is number 0, and in flight like any other."""
-    state = channel.of(position, 1)
-    assert state is not None
+    state = due(channel.of(position, 1))
     assert (state.rows, state.from_seq, state.files) == (30, 0, ())
 
 
 def test_a_reader_in_the_middle_of_a_commit(channel: Channel) -> None:
     """The unread files of that commit are named, but for those behind the barrier."""
-    state = channel.state(4, 0, 2)
-    assert state is not None
+    state = due(channel.state(4, 0, 2))
     assert (state.rows, state.epoch, state.files) == (10, 2, ("_epoch=2/2-2",))
     assert state.from_seq == 3 << SEQ_BITS
-    state = channel.state(4, 0, 3)
-    assert state is not None
+    state = due(channel.state(4, 0, 3))
     assert state.files == ("_epoch=3/2-1", "_epoch=2/2-2")
 
 
 def test_rows_behind_the_barrier_are_not_in_flight(channel: Channel) -> None:
     """Rows of epoch 3 that came before barrier 2 belong to checkpoint 3."""
-    behind_barrier_1 = channel.state(4, -1, 2)
-    assert behind_barrier_1 is not None
+    behind_barrier_1 = due(channel.state(4, -1, 2))
     assert (behind_barrier_1.rows, behind_barrier_1.epoch) == (20, 2)
     assert channel.state(4, 2, 3) is None
     assert channel.state(3, -1, 1) is None
@@ -106,9 +112,20 @@ def test_rows_behind_the_barrier_are_not_in_flight(channel: Channel) -> None:
 
 def test_an_end_is_as_good_as_a_barrier(channel: Channel) -> None:
     """A sender that has ended brings no barrier."""
-    state = channel.state(5, -1, 9)
-    assert state is not None
+    state = due(channel.state(5, -1, 9))
     assert (state.rows, state.epoch) == (10, 4)
+
+
+def test_a_position_in_a_commit_of_barriers(channel: Channel) -> None:
+    """Its file has been read; all rows behind it are in flight."""
+    assert channel.state(3, 0, 2) == replace(due(channel.state(4, -1, 2)), position=at(3, 0))
+
+
+def test_without_statistics_nothing_can_be_counted(channel: Channel) -> None:
+    text = channel.files["c/_delta_log/00000000000000000002.json"]
+    channel.files["c/_delta_log/00000000000000000002.json"] = text.replace('"stats"', '"other"')
+    with pytest.raises(StorageError, match=r"spark\.databricks\.delta\.stats\.collect"):
+        channel.state(1, -1, 1)
 
 
 def test_a_log_that_ends_before_the_barrier_is_not_whole(channel: Channel) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "CHANNEL_FIELDS",
     "ORDER_FIELDS",
     "PAGE_SCHEMA",
+    "SEQ_BITS",
     "Packer",
     "Page",
     "PageKind",
@@ -93,7 +94,7 @@ CHANNEL_FIELDS = (
     ),
 )
 ORDER_FIELDS = CHANNEL_FIELDS[1:3]
-_SEQ_BITS = 31
+SEQ_BITS = 31
 _HEADER = struct.Struct("<2sBBI")
 _MAGIC, _VERSION = b"AF", 1
 
@@ -286,7 +287,7 @@ def unpack(
                 continue
             count = rows.num_rows
             # `seq` of an output page is the number of rows the key group emitted before it.
-            order = (batch_id << _SEQ_BITS) + page.seq + np.arange(count, dtype=np.int64)
+            order = (batch_id << SEQ_BITS) + page.seq + np.arange(count, dtype=np.int64)
             yield pa.RecordBatch.from_arrays(
                 [
                     pa.repeat(pa.scalar(page.checkpoint_id, pa.int64()), count),

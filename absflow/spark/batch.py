@@ -31,7 +31,13 @@ from pyspark.sql import DataFrame, Observation, Row
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from absflow.columnar.pages import CHANNEL_FIELDS, PageKind, channel_schema, unpack
+from absflow.columnar.pages import (
+    CHANNEL_FIELDS,
+    SEQ_BITS,
+    PageKind,
+    channel_schema,
+    unpack,
+)
 from absflow.columnar.stage import StageSpec
 from absflow.errors import ProtocolViolation, ReplayMismatchError, StorageError
 from absflow.protocol import alignment
@@ -237,8 +243,8 @@ class StageBatches:
         assert self._channel is not None
         there = tables.read(pages.sparkSession, self._channel).where(
             (F.col("_epoch") >= self._align.epoch)  # the partitions to look into
-            & (F.col("_seq") >= batch_id << 31)
-            & (F.col("_seq") < batch_id + 1 << 31)
+            & (F.col("_seq") >= batch_id << SEQ_BITS)
+            & (F.col("_seq") < batch_id + 1 << SEQ_BITS)
             & (F.col("_kind") == PageKind.DATA.value)
         )
         due = _digest(there)
@@ -446,7 +452,7 @@ def _barrier_row(row: Row, batch_id: int) -> dict[str, Any]:
         **fields,
         "_epoch": row["checkpoint_id"],
         # Behind every row of the batch.
-        "_seq": (batch_id + 1 << 31) - 1,
+        "_seq": (batch_id + 1 << SEQ_BITS) - 1,
         "_key_group": 0,
         "_kind": row["kind"],
         "_barrier": {

@@ -413,7 +413,7 @@ def _bring(
     channel = tables.read(spark, Layout(planned.origin.root).channel(state.input, state.attempt))
     rows = channel.where(
         (F.col("_epoch") >= state.epoch)
-        & (F.col("_epoch") <= planned.origin.checkpoint_id)
+        & (F.col("_epoch") <= planned.cut)
         & (F.col("_kind") == PageKind.DATA.value)
         & (
             (F.col("_seq") >= state.from_seq)

@@ -17,14 +17,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from absflow.columnar.pages import SEQ_BITS
 from absflow.errors import StorageError
 from absflow.protocol.checkpoints import ChannelState
 from absflow.storage.delta_log import actions_of, commit_of, log_file
 
-__all__ = ["SEQ_BITS", "channel_state"]
-
-# How many low bits of `_seq` count within a batch of the sender.
-SEQ_BITS = 31
+__all__ = ["channel_state"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +56,15 @@ def channel_state(
         checkpoint_id: the checkpoint; its barrier is in the channel.
 
     Raises:
-        StorageError: the log ends before the barrier.
+        StorageError: the log ends before the barrier, or has no statistics.
     """
     version, index = _place(position)
     commits = list(_commits(read, channel, version, checkpoint_id))
     named: list[_File] = []
-    first = next((batch for batch, _ in commits), 0)
-    if index >= 0 and commits:
-        first, named = first + 1, commits.pop(0)[1][index + 1 :]
-    rest = [file for _, files in commits for file in files]
+    first = next((batch for _, batch, _ in commits), 0)
+    if index >= 0 and commits and commits[0][0] == version:
+        first, named = first + 1, commits.pop(0)[2][index + 1 :]
+    rest = [file for _, _, files in commits for file in files]
     due = [file for file in (*named, *rest) if file.epoch <= checkpoint_id]
     if not due:
         return None
@@ -93,15 +91,15 @@ def _place(position: str) -> tuple[int, int]:
 
 def _commits(
     read: Callable[[str], str | None], channel: str, version: int, checkpoint_id: int
-) -> Iterator[tuple[int, list[_File]]]:
-    """The sender's batch, and the files, of each commit of rows up to the barrier."""
+) -> Iterator[tuple[int, int, list[_File]]]:
+    """Version, the sender's batch, and the files, of each commit of rows up to the barrier."""
     while (text := read(log_file(channel, version))) is not None:
         actions = actions_of(text)
         note = commit_of(version, actions).note
         words = str(note.get("rows", "")).replace(",", "").split()
         if words == ["rows"]:
             adds = (action["add"] for action in actions if "add" in action)
-            yield int(note["batch"]), [_file(add) for add in adds]
+            yield version, int(note["batch"]), [_file(channel, add) for add in adds]
         elif "end" in words or any(_passed(word, checkpoint_id) for word in words):
             return
         version += 1
@@ -115,7 +113,12 @@ def _passed(word: str, checkpoint_id: int) -> bool:
     return word.isdecimal() and int(word) >= checkpoint_id
 
 
-def _file(add: dict[str, Any]) -> _File:
-    stats = json.loads(add["stats"])
+def _file(channel: str, add: dict[str, Any]) -> _File:
+    rows = json.loads(add.get("stats") or "{}").get("numRecords")
+    if rows is None:
+        raise StorageError(
+            f"the log of channel {channel!r} does not say how many rows {add['path']!r} has; set "
+            "spark.databricks.delta.stats.collect to true"
+        )
     epoch = int(add["partitionValues"]["_epoch"])
-    return _File(add["path"], epoch, int(stats["numRecords"]), int(add["size"]))
+    return _File(add["path"], epoch, int(rows), int(add["size"]))
