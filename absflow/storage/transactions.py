@@ -69,32 +69,41 @@ def _newest(read: Callable[[str], str | None], path: str, snapshot: Any, app_id:
     with _lock:
         known = _known.get(path)
         if known is None or known.table != table:
-            known = _known[path] = _Transactions(read, path, table, snapshot)
-        return known.newest(app_id)
+            known = _known[path] = _Transactions(table)
+    return known.newest(read, path, snapshot, app_id)
 
 
 class _Transactions:
-    """The transactions of one table, kept up with its log."""
+    """The transactions of one table, kept up with its log; several threads may ask."""
 
-    def __init__(
-        self, read: Callable[[str], str | None], path: str, table: str, snapshot: Any
-    ) -> None:
-        """Know those of the snapshot."""
+    def __init__(self, table: str) -> None:
+        """Of the table with this id."""
         self.table = table
-        self._tail = LogTail(read, path)
+        self._lock = threading.Lock()
+        self._tail: LogTail | None = None
         self._older: Any = None
-        if self._tail.version >= 0:
-            # The log may begin anywhere; so this once Delta is to put them together.
-            self._older = snapshot.transactions()
-            self._tail.version = int(snapshot.version())
 
-    def newest(self, app_id: str) -> int:
+    def newest(
+        self, read: Callable[[str], str | None], path: str, snapshot: Any, app_id: str
+    ) -> int:
         """The newest of a writer, also if it was committed just now; -1 if there is none."""
-        self._tail.advance()
-        found = self._tail.transactions.get(app_id)
-        if found is None and self._older is not None and self._older.contains(app_id):
-            found = int(self._older.apply(app_id))
-        return -1 if found is None else found
+        with self._lock:
+            whole = self._tail is not None
+            if self._tail is None:
+                self._tail = LogTail(read, path)
+                whole = self._tail.version < 0
+            self._tail.advance()
+            version = int(snapshot.version())
+            if not whole or self._tail.version < version:
+                # Commits of the log are gone; so this once Delta is to put them together.
+                self._older = snapshot.transactions()
+                self._tail = LogTail(read, path)
+                self._tail.version = version
+                self._tail.advance()
+            found = self._tail.transactions.get(app_id)
+            if found is None and self._older is not None and self._older.contains(app_id):
+                found = int(self._older.apply(app_id))
+            return -1 if found is None else found
 
 
 class _Scala:

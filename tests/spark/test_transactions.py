@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -90,13 +91,19 @@ def test_a_table_that_is_made_anew_has_nothing(spark: SparkSession, table: str) 
     assert spark.read.format("delta").load(table).count() == 10
 
 
-def test_what_another_driver_writes_is_seen(spark: SparkSession, table: str) -> None:
-    """By Delta's own writer, between two appends of this one."""
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_another_driver_writes_is_seen(spark: SparkSession, table: str, gone: bool) -> None:
+    """By Delta's own writer, between two appends of this one; also if the log begins behind it."""
     append_once(rows(spark), table, "job/a", 1, {})
     write = rows(spark).write.format("delta").mode("append")
     write.option("txnAppId", "job/a").option("txnVersion", "2").save(table)
+    rows(spark).write.format("delta").mode("append").save(table)
+    for version in range(3) if gone else ():
+        Path(log_file(table, version)).unlink()
     append_once(rows(spark), table, "job/a", 2, {})
-    assert commits(table) == 2
+    assert commits(table) == 3
+    append_once(rows(spark), table, "job/a", 3, {})
+    assert commits(table) == 4
 
 
 def test_of_two_writers_at_once_one_commits(spark: SparkSession, table: str) -> None:
@@ -104,12 +111,7 @@ def test_of_two_writers_at_once_one_commits(spark: SparkSession, table: str) -> 
     begun = threading.Barrier(2)
     errors: list[Exception] = []
 
-    @F.udf(returnType="long")
-    def slowly(n: int) -> int:
-        import time
-
-        time.sleep(0.2)
-        return n
+    slowly = F.udf(lambda n: time.sleep(0.2) or n, "long")
 
     def write() -> None:
         frame = rows(spark).withColumn("n", slowly("n"))
