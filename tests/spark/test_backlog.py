@@ -28,6 +28,9 @@ from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, facts, files_read, stage_of, state_at
 
 import absflow
+from absflow.cli.reader import Reader
+from absflow.protocol.inventory import DeleteEpochs
+from absflow.protocol.retention import RetentionPolicy
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -129,6 +132,21 @@ def test_the_end_has_nothing_in_flight(spark: SparkSession, root: Path) -> None:
     """The job finishes with a checkpoint in which every row has been processed, and once."""
     assert flying(completed(spark, root / "job")[-1]) == 0
     check(spark, root, root / "sink")
+
+
+def test_retention_keeps_what_is_in_flight(spark: SparkSession, root: Path) -> None:
+    """The epochs from the first that a retained checkpoint has in flight; `gc` says why."""
+    rows = completed(spark, root / "job")
+    (first,) = {min(row["checkpoint_id"] for row in rows if flying(row))}
+    lowest = min(s["epoch"] for row in rows for s in stage_of(row, "tally")["in_flight"])
+    record = Reader(str(root / "job")).retention(RetentionPolicy())
+    (why,) = (line for line in record.reasons if "channel left" in line)
+    assert f"in flight in checkpoint {first}" in why
+    assert why.startswith(f"epochs {lowest} to ")
+    assert not any(isinstance(action, DeleteEpochs) for action in record.actions)
+    newest = RetentionPolicy(retained=1, max_lineage=1)
+    actions = Reader(str(root / "job")).retention(newest).actions
+    assert any(isinstance(action, DeleteEpochs) for action in actions)
 
 
 @pytest.mark.soak
