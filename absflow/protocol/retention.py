@@ -305,10 +305,15 @@ def _needs(there: Inventory, kept: _Kept, channel: Channel) -> _Needs:
         committed = channel.committed
         needs.append((committed + 1, f"stages have committed up to epoch {committed}"))
     holders: list[Completed | Pending] = [*_only(there, kept), *there.pending]
-    for holder in holders:
-        for rows in holder.in_flight:
-            if (rows.stage, rows.attempt) == (channel.stage, channel.attempt):
-                needs.append((rows.epoch, f"in flight in checkpoint {holder.checkpoint_id}"))
+    flying = [
+        (rows.epoch, holder.checkpoint_id)
+        for holder in holders
+        for rows in holder.in_flight
+        if (rows.stage, rows.attempt) == (channel.stage, channel.attempt)
+    ]
+    if flying:
+        ids = sorted({n for _, n in flying})
+        needs.append((min(flying)[0], f"in flight in {_several(ids)}"))
     for sink in there.sinks:
         first = _unpublished(there, kept, sink).get(channel.attempt)
         if sink.stage == channel.stage and first is not None:
