@@ -34,7 +34,7 @@ from absflow.protocol.retention import RetentionPolicy
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-FILES = 14
+FILES = 10
 SLOW_S = 0.5
 # A batch of the slow stage reads one file of its channel, of which a batch of the fast one has two.
 BACKLOG = {"channel__max_bytes_per_trigger": "1B", "key_groups": "2"}

@@ -102,6 +102,7 @@ def test_a_bad_key_is_mended(spark: SparkSession, root: Path) -> None:
     assert stage_of(first, "left")["lineage"][0] == savepoint
 
 
+@pytest.mark.soak
 def test_the_job_goes_on_beside_a_savepoint_that_is_not_restored(
     spark: SparkSession, root: Path
 ) -> None:
