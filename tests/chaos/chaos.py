@@ -36,7 +36,7 @@ from victims import CHECKPOINT_MODES, Findings, Flights, Generator, Victim
 __all__ = ["Round", "play"]
 
 JOBS = ("generator", "flights")
-KILLS_OF_A_ROUND = 12
+KILLS_OF_A_ROUND = 18
 _SHOWN = 20
 # How far a life without an order goes, and how many of them there may be in a round.
 _CALM_POINTS, _CALM_LIVES = 400, 8

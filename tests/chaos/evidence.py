@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 from anomalies import Commit
 from deltalake import DeltaTable
@@ -119,13 +120,15 @@ def in_flight(storage: Path, fact: Mapping[str, Any], stage: str, key: str) -> d
     found = {}
     for state in stage_of(fact, stage)["in_flight"]:
         channel = storage / "channels" / state["input"] / f"attempt={state['attempt']}"
+        named = {unquote(path) for path in state["files"]}
+        files = pa.table(DeltaTable(str(channel)).get_add_actions(flatten=True)).to_pylist()
         mine = []
-        for file in DeltaTable(str(channel)).get_add_actions(flatten=True).to_pylist():
+        for file in files:
             if file["partition._epoch"] <= fact["checkpoint_id"]:
-                rows = pq.read_table(channel / unquote(file["path"])).to_pandas()
-                named = file["path"] in state["files"]
+                path = unquote(file["path"])
+                rows = pq.ParquetFile(channel / path).read().to_pandas()
                 data = rows[rows["_kind"] == "DATA"]
-                mine.append(data[(data["_seq"] >= state["from_seq"]) | named])
+                mine.append(data[(data["_seq"] >= state["from_seq"]) | (path in named)])
         found[state["input"]] = [value for rows in mine for value in rows[key]]
         assert len(found[state["input"]]) == state["rows"], state
     return found

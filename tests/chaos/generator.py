@@ -36,6 +36,10 @@ __all__ = ["SINK_MODES", "expected_sink", "expected_states", "files_of", "source
 
 ROWS = "id long, k string, g long, seq long, v long"
 OUTPUT = "id long, via string, k string, g long, seq long, nth long, v long"
+# A file may have no key but null.
+SCHEMA = pa.schema(
+    [(n, pa.string() if n == "k" else pa.int64()) for n in ("id", "k", "g", "seq", "v")]
+)
 KEYS, GROUPS = 11, 5
 # Ids of rows on their way to a stage, by stage and channel.
 InFlight = Mapping[str, Mapping[str, Sequence[int]]]
@@ -73,7 +77,7 @@ def source_files(folder: Path, seed: int, rows: int, first_id: int) -> Iterator[
             )
             first_id += 2
         path, aside = folder / f"{number:06d}.parquet", folder / f".{number:06d}"
-        pq.write_table(pa.Table.from_pylist(records), aside)
+        pq.write_table(pa.Table.from_pylist(records, schema=SCHEMA), aside)
         os.utime(aside, (1_000_000 + number, 1_000_000 + number))  # Spark reads the oldest first
         aside.rename(path)
         number += 1
