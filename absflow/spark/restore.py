@@ -26,14 +26,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.columnar.pages import PAGE_SCHEMA, PageKind
-from absflow.columnar.restore import StatePacker
 from absflow.columnar.stage import StageSpec
 from absflow.errors import NotFoundError, RestoreError
-from absflow.graph import Upgrade, describe
+from absflow.graph import describe
 from absflow.protocol import alignment, recovery
 from absflow.protocol.checkpoints import (
     AttemptFact,
-    ChannelState,
     Fact,
     FactKind,
     FailureReason,
@@ -50,11 +48,11 @@ from absflow.spark.plan import (
     ALIGNMENT_PROPERTY,
     JobSpec,
     begins_in_batch_2,
-    data_pages,
     restored_pages,
     source_index,
 )
 from absflow.spark.positions import SourceLogs, copies_since, unreadable
+from absflow.spark.restored import bring_in_flight, state_pages
 from absflow.storage import tables
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
@@ -372,7 +370,7 @@ def _seed(
     """Run batch 0 of a stage's query on the restored state, then set its positions."""
     spec = job.graph.stages[fit.stage]
     _LOG.info("restoring stage %s: %d keys of %s", fit.stage, fit.keys, planned.origin)
-    pages = _pages(spark, spec, job.graph.upgrades[fit.stage], planned, fit)
+    pages = state_pages(spark, spec, job.graph.upgrades[fit.stage], planned, fit)
     pages.write.mode("overwrite").parquet(layout.restored(fit.stage, planned.attempt))
     restored = _Restored(spec, planned.origin.checkpoint_id)
     checkpoint = layout.spark_checkpoint(fit.stage, planned.attempt)
@@ -393,44 +391,8 @@ def _seed(
             "changed; restore another checkpoint"
         )
     for name, state in fit.in_flight:
-        _bring(spark, layout, planned, spec, name, state)
+        bring_in_flight(spark, layout, planned, spec, name, state)
     _set_positions(spark, files, layout, planned, spec)
-
-
-def _bring(
-    spark: SparkSession,
-    layout: Layout,
-    planned: RestorePlan,
-    spec: StageSpec,
-    name: str,
-    state: ChannelState,
-) -> None:
-    """Lay the rows that were in flight on an input where the stage's first real batch finds them.
-
-    Raises:
-        RestoreError: they are not all there.
-    """
-    channel = tables.read(spark, Layout(planned.origin.root).channel(state.input, state.attempt))
-    rows = channel.where(
-        (F.col("_epoch") >= state.epoch)
-        & (F.col("_epoch") <= planned.cut)
-        & (F.col("_kind") == PageKind.DATA.value)
-        & (
-            (F.col("_seq") >= state.from_seq)
-            | F.col("_metadata.file_name").isin([path.rpartition("/")[2] for path in state.files])
-        )
-    )
-    directory = layout.restored(spec.name, planned.attempt)
-    data_pages(rows, spec, name).write.mode("append").parquet(directory)
-    written = spark.read.schema(_PAGE_TYPE).parquet(directory)
-    mine = (F.col("kind") == PageKind.DATA.value) & (F.col("input") == name)
-    count = written.where(mine).agg(F.sum("rows")).collect()[0][0] or 0
-    if count != state.rows:
-        raise RestoreError(
-            f"checkpoint {planned.origin} has {state.rows} rows in flight from {state.input!r} to "
-            f"stage {spec.name!r}, but {count} of them are in the channel: files are gone or were "
-            "changed; restore another checkpoint"
-        )
 
 
 def _set_positions(
@@ -476,37 +438,3 @@ class _Restored:
         frame.sparkSession.sparkContext.setLocalProperty(ALIGNMENT_PROPERTY, self._alignment)
         reports = frame.where(F.col("kind") == PageKind.REPORT.value)
         self.keys = reports.agg(F.sum("rows")).collect()[0][0]
-
-
-def _pages(
-    spark: SparkSession, spec: StageSpec, upgrade: Upgrade, planned: RestorePlan, fit: StageFit
-) -> DataFrame:
-    """The stage's state as RESTORE pages; an empty one besides, for a batch must have a row."""
-    first = {
-        "key_group": F.lit(0),
-        "kind": F.lit(PageKind.RESTORE.value),
-        "input": F.lit(""),
-        "checkpoint_id": F.lit(planned.origin.checkpoint_id),
-        "payload": F.lit(b""),
-    }
-    pages = spark.range(1).select(
-        *(first.get(f.name, F.lit(0)).cast(f.dataType).alias(f.name) for f in _PAGE_TYPE.fields)
-    )
-    if fit.source is None or not fit.lineage:
-        return pages
-    packer = StatePacker(
-        stage=fit.stage,
-        keys=spec.keys,
-        state=spec.state,
-        key_groups=spec.key_groups,
-        checkpoint_id=planned.origin.checkpoint_id,
-        lineage=fit.lineage,
-        defaults=upgrade.defaults,
-        migrate=upgrade.migrate if fit.migrate else None,
-    )
-    table = Layout(planned.origin.root).state(planned.tables[fit.source])
-    rows = tables.read(spark, table).where(F.col("set_id").isin(*fit.lineage))
-    rows = rows.drop("checkpoint_id", "key_group")
-    if fit.migrate:
-        rows = tables.resolved(rows, planned.keys[fit.source], fit.lineage)
-    return pages.union(rows.mapInArrow(packer.pack, _PAGE_TYPE))

@@ -104,10 +104,7 @@ def gather(shelf: Shelf, layout: Layout, sinks: Mapping[str, str]) -> Stock:
     inventory = Inventory(
         attempts=origins,
         ready=current.ready,
-        completed=tuple(
-            Completed(n, attempt, _lineages(manifests.get(n, ())), _in_flight(manifests.get(n, ())))
-            for n, attempt in done.items()
-        ),
+        completed=tuple(_completed(n, done[n], manifests.get(n, ())) for n in done),
         savepoints=savepoints,
         written=frozenset(written),
         deleted=deleted_of(facts),
@@ -177,6 +174,10 @@ def _manifests(shelf: Shelf, layout: Layout, wanted: Collection[int]) -> dict[in
         layout.checkpoints, ("checkpoint_id", "kind", "stages"), ("checkpoint_id", wanted)
     )
     return {r["checkpoint_id"]: r["stages"] for r in rows if r["kind"] == "COMPLETED"}
+
+
+def _completed(checkpoint_id: int, attempt: int, manifest: Sequence[Row]) -> Completed:
+    return Completed(checkpoint_id, attempt, _lineages(manifest), _in_flight(manifest))
 
 
 def _lineages(manifest: Iterable[Row]) -> dict[str, tuple[int, ...]]:
