@@ -23,9 +23,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from absflow.columnar.pages import PAGE_SCHEMA, PageKind
+from absflow.columnar.pages import PageKind
 from absflow.columnar.stage import StageSpec
 from absflow.errors import NotFoundError, RestoreError
 from absflow.graph import describe
@@ -61,7 +60,6 @@ __all__ = ["RestorePlan", "Taken", "carry_out", "find", "plan_restore"]
 
 _LOG = logging.getLogger(__name__)
 _COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
-_PAGE_TYPE = from_arrow_schema(PAGE_SCHEMA)
 # What tells whose a checkpoint is.
 _WHOSE = ("attempt", "incarnation", "derived_from")
 
