@@ -109,11 +109,13 @@ class Run:
         self._layout = self._begun.layout
         self._attempt = self._begun.attempt
         self._coordinator = self._begun.coordinator
-        self._savepoints = Savepoints(
-            self._coordinator,
-            Requests(spark, self._files, self._layout, self._begun.claim.incarnation),
-            delete=self._delete,
-        )
+        try:
+            incarnation = self._begun.claim.incarnation
+            requests = Requests(spark, self._files, self._layout, incarnation)
+        except BaseException:  # nobody will have this run, to end it
+            self._begun.claim.lock.release()
+            raise
+        self._savepoints = Savepoints(self._coordinator, requests, delete=self._delete)
         self._unflushed: dict[str, int] = {}
         self._stages: dict[str, _StageQuery] = {}
         self._by_run: dict[str, _StageQuery] = {}

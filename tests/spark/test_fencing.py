@@ -22,7 +22,7 @@ from fencing import recording
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, facts, files_read
 
-from absflow.errors import FencedError, GraphError
+from absflow.errors import FencedError, GraphError, StorageError
 from absflow.spark.begin import begin
 from absflow.storage import lock, tables
 from absflow.storage.delta_log import Commit, newest_version, parse_commit
@@ -209,6 +209,29 @@ def test_a_start_that_is_refused_leaves_the_running_driver_alone(
             chain(spark, tmp_path).start()
     assert not (tmp_path / "job" / "driver.takeover").exists()
     run.stop()
+
+
+def test_a_start_that_fails_lets_go_of_the_root(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the storage did not answer; the same process may try again at once."""
+    write_source(tmp_path / "a", files=1, rows=10, seed=14)
+    real = Files.exists
+
+    def fails(self: Files, path: str) -> bool:
+        if f"/requests/_delta_log/{failing}" in path:
+            raise StorageError("no answer")
+        return real(self, path)
+
+    monkeypatch.setattr(Files, "exists", fails)
+    monkeypatch.setattr(lock, "TAKEOVER_WAIT_S", 0)
+    with settings(spark, {**SETTINGS, "storage.path": str(tmp_path / "job")}):
+        failing = "_last_checkpoint"
+        for _ in range(2):
+            with pytest.raises(StorageError, match="no answer"):
+                chain(spark, tmp_path).start()
+        failing = "nothing"
+        chain(spark, tmp_path).start().stop()
 
 
 def test_without_a_lock_the_claim_stops_the_older_driver(
