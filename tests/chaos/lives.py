@@ -29,7 +29,7 @@ __all__ = ["STARTS", "ChaosError", "Command", "Death", "End", "deaths", "live"]
 HERE = Path(__file__).parent
 CHECKOUT = HERE.parent.parent
 # A driver that has not come to its point by then is killed all the same.
-LONGEST_S = 240
+LONGEST_S = 150
 _POLL_S = 0.05
 
 
