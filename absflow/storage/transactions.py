@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from absflow.storage.delta_log import LogTail
 from absflow.storage.files import Files
@@ -44,61 +45,61 @@ def append_once(
     spark = frame.sparkSession
     scala = _Scala(spark.sparkContext._jvm)
     session: Any = spark._jsparkSession
-    log = scala.delta.DeltaLog.forTable(session, path)
-    transaction = log.startTransaction()
-    getattr(transaction.readTxn(), "$plus$eq")(app_id)
-    if _newest(Files(spark).read, path, transaction.snapshot(), app_id) >= txn_version:
-        return
-    note = json.dumps(user_metadata)
-    given = {"txnAppId": app_id, "txnVersion": str(txn_version), "userMetadata": note}
-    options = scala.delta.DeltaOptions(scala.map(given), session.sessionState().conf())
-    append, none = scala.append, scala.none
-    write = scala.delta.commands.WriteIntoDelta(
-        log, append, options, scala.nothing, scala.map({}), frame._jdf, none, none, False
-    )
-    made = write.writeAndReturnCommitData(transaction, session, none, False)
-    operation = scala.delta.DeltaOperations.Write(
-        append, none, none, scala.some(note), none, none, none, none, none
-    )
-    transaction.commitIfNeeded(made.actions(), operation, made.stringTags())
+    with scala.active(session):
+        log = scala.delta.DeltaLog.forTable(session, path)
+        transaction = log.startTransaction()
+        getattr(transaction.readTxn(), "$plus$eq")(app_id)
+        if _newest(spark, path, transaction.snapshot(), app_id) >= txn_version:
+            return
+        note = json.dumps(user_metadata)
+        given = {"txnAppId": app_id, "txnVersion": str(txn_version), "userMetadata": note}
+        options = scala.delta.DeltaOptions(scala.map(given), session.sessionState().conf())
+        append, none = scala.append, scala.none
+        write = scala.delta.commands.WriteIntoDelta(
+            log, append, options, scala.nothing, scala.map({}), frame._jdf, none, none, False
+        )
+        made = write.writeAndReturnCommitData(transaction, session, none, False)
+        operation = scala.delta.DeltaOperations.Write(
+            append, none, none, scala.some(note), none, none, none, none, none
+        )
+        transaction.commitIfNeeded(made.actions(), operation, made.stringTags())
 
 
-def _newest(read: Callable[[str], str | None], path: str, snapshot: Any, app_id: str) -> int:
+def _newest(spark: SparkSession, path: str, snapshot: Any, app_id: str) -> int:
     """The newest transaction of a writer in a table; -1 if there is none."""
     table = str(snapshot.metadata().id())
     with _lock:
         known = _known.get(path)
         if known is None or known.table != table:
-            known = _known[path] = _Transactions(table)
-    return known.newest(read, path, snapshot, app_id)
+            known = _known[path] = _Transactions(table, Files(spark), path)
+    return known.newest(snapshot, app_id)
 
 
 class _Transactions:
     """The transactions of one table, kept up with its log; several threads may ask."""
 
-    def __init__(self, table: str) -> None:
-        """Of the table with this id."""
+    def __init__(self, table: str, files: Files, path: str) -> None:
+        """Of the table with this id, at this path."""
         self.table = table
         self._lock = threading.Lock()
-        self._tail: LogTail | None = None
+        self._files = files
+        self._tail = LogTail(self._read, path)
+        self._whole = self._tail.version < 0
         self._older: Any = None
 
-    def newest(
-        self, read: Callable[[str], str | None], path: str, snapshot: Any, app_id: str
-    ) -> int:
+    def _read(self, path: str) -> str | None:
+        return self._files.read(path)
+
+    def newest(self, snapshot: Any, app_id: str) -> int:
         """The newest of a writer, also if it was committed just now; -1 if there is none."""
         with self._lock:
-            whole = self._tail is not None
-            if self._tail is None:
-                self._tail = LogTail(read, path)
-                whole = self._tail.version < 0
             self._tail.advance()
             version = int(snapshot.version())
-            if not whole or self._tail.version < version:
+            if not self._whole or self._tail.version < version:
                 # Commits of the log are gone; so this once Delta is to put them together.
-                self._older = snapshot.transactions()
-                self._tail = LogTail(read, path)
+                self._older, self._whole = snapshot.transactions(), True
                 self._tail.version = version
+                self._tail.transactions.clear()
                 self._tail.advance()
             found = self._tail.transactions.get(app_id)
             if found is None and self._older is not None and self._older.contains(app_id):
@@ -111,10 +112,24 @@ class _Scala:
 
     def __init__(self, jvm: Any) -> None:
         self._jvm = jvm
+        self._session = jvm.org.apache.spark.sql.classic.SparkSession
         self.delta = jvm.org.apache.spark.sql.delta
         self.append = jvm.org.apache.spark.sql.SaveMode.Append
         self.none = getattr(getattr(jvm.scala, "None$"), "MODULE$")
         self.nothing = jvm.PythonUtils.toSeq(jvm.java.util.ArrayList())
+
+    @contextmanager
+    def active(self, session: Any) -> Iterator[None]:
+        """Delta asks its thread: one begun in Python has none, a query has its own."""
+        kept = self._session.getActiveSession()
+        self._session.setActiveSession(session)
+        try:
+            yield
+        finally:
+            if kept.isDefined():
+                self._session.setActiveSession(kept.get())
+            else:
+                self._session.clearActiveSession()
 
     def map(self, given: Mapping[str, str]) -> Any:
         return self._jvm.PythonUtils.toScalaMap(given)

@@ -106,6 +106,28 @@ def test_what_another_driver_writes_is_seen(spark: SparkSession, table: str, gon
     assert commits(table) == 4
 
 
+def test_a_thread_that_knows_no_session_may_append(spark: SparkSession, table: str) -> None:
+    """As a publisher's: Delta looks for one where it reads a checkpoint of its log anew."""
+    append_once(rows(spark), table, "job/a", 0, {})
+    errors: list[Exception] = []
+
+    def write() -> None:
+        for number in range(1, 9):
+            spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+            for checksum in Path(table, "_delta_log").glob("*.crc"):
+                checksum.unlink()
+            try:
+                append_once(rows(spark), table, "job/a", number, {})
+            except (PySparkException, Py4JError) as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join()
+    assert errors == []
+    assert commits(table) == 9
+
+
 def test_of_two_writers_at_once_one_commits(spark: SparkSession, table: str) -> None:
     """Each has begun before the other commits: the later one fails, and nothing is there twice."""
     begun = threading.Barrier(2)
