@@ -56,7 +56,8 @@ class Channel:
 
 def at(version: int, index: int) -> str:
     """A position as Spark writes it."""
-    return json.dumps({"reservoirVersion": version, "index": index})
+    place = {"reservoirId": "c", "reservoirVersion": version, "index": index}
+    return json.dumps({**place, "sourceVersion": 1, "isStartingVersion": False})
 
 
 def due(state: ChannelState | None) -> ChannelState:
@@ -86,7 +87,7 @@ def test_all_behind_the_position_and_before_the_barrier(channel: Channel) -> Non
     assert (state.from_seq, state.files) == (1 << SEQ_BITS, ())
 
 
-@pytest.mark.parametrize("position", ["-", json.dumps({"reservoirVersion": 0, "index": -100})])
+@pytest.mark.parametrize("position", ["-", at(0, -100)])
 def test_a_reader_that_has_read_nothing(channel: Channel, position: str) -> None:
     """The first batch is number 0, and in flight like any other."""
     state = due(channel.of(position, 1))

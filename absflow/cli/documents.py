@@ -25,6 +25,7 @@ from absflow.protocol.inventory import (
     DropWorkingDirectory,
 )
 from absflow.protocol.lookup import sentence_of
+from absflow.storage.manifests import stage_row
 
 __all__ = [
     "checkpoint",
@@ -167,8 +168,5 @@ def _short(record: CheckpointRecord) -> Document:
 def _stage(stage: StageManifest) -> Document:
     report = asdict(stage.report)
     report["snapshot_id"] = report.pop("checkpoint_id")
-    report["in_flight"] = [
-        {name: value for name, value in asdict(state).items() if name != "stage"}
-        for state in stage.in_flight
-    ]
+    report["in_flight"] = stage_row(stage)["in_flight"]
     return {**report, "lineage": list(stage.lineage)}

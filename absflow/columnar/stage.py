@@ -51,6 +51,8 @@ from absflow.protocol.alignment import (
 
 __all__ = ["Batch", "InputSpec", "KeyGroupState", "Snapshot", "StageSpec", "run_key_group"]
 
+_CONTROL = {PageKind.ABORT, PageKind.BARRIER, PageKind.END, PageKind.OVERTAKE}
+
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
@@ -249,16 +251,10 @@ def _names(spec: StageSpec) -> list[str]:
 def _align(
     spec: StageSpec, before: Alignment, pages: Sequence[Page]
 ) -> tuple[Alignment, tuple[alignment.Action, ...], list[Page]]:
-    """Run the batch's control rows through the machine, in an order every key group agrees on.
-
-    Overtakes come last: what the batch itself can align need not be overtaken.
-    """
-    rank = {PageKind.ABORT: 0, PageKind.BARRIER: 0, PageKind.END: 1, PageKind.OVERTAKE: 2}
-    order = {name: number for number, name in enumerate(_names(spec))}
-    control = [p for p in pages if p.kind in rank]
-    # An abort stands before the barriers of its id, for it has no input.
-    control.sort(key=lambda p: (rank[p.kind], p.checkpoint_id, order.get(p.input, -1)))
-    state, said = alignment.run(before, [_event(p) for p in control])
+    """Run the batch's control rows through the machine, in an order every key group agrees on."""
+    control = [p for p in pages if p.kind in _CONTROL]
+    events = alignment.in_order(map(_event, control), _names(spec))
+    state, said = alignment.run(before, events)
     return state, said, control
 
 

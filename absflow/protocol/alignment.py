@@ -31,8 +31,8 @@ bring them any more, and their barriers then pass without a snapshot and without
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -57,6 +57,7 @@ __all__ = [
     "TakeSnapshot",
     "from_json",
     "gate",
+    "in_order",
     "run",
     "start",
     "status",
@@ -173,11 +174,7 @@ INPUT_TRANSITIONS: Mapping[tuple[InputStatus, str], tuple[InputStatus, ...]] = {
     (InputStatus.OPEN, "end"): (InputStatus.ENDED,),
     (InputStatus.BLOCKED, "new barrier"): (InputStatus.BLOCKED,),
     (InputStatus.BLOCKED, "old barrier"): (InputStatus.BLOCKED,),
-    (InputStatus.BLOCKED, "settled"): (
-        InputStatus.OPEN,
-        InputStatus.BLOCKED,
-        InputStatus.ENDED,
-    ),
+    (InputStatus.BLOCKED, "settled"): tuple(InputStatus),
     (InputStatus.BLOCKED, "end"): (InputStatus.BLOCKED,),
     (InputStatus.ENDED, "old barrier"): (InputStatus.ENDED,),
     (InputStatus.ENDED, "new barrier"): (InputStatus.ENDED,),
@@ -235,6 +232,9 @@ class Alignment:
     def epoch(self) -> int:
         """The epoch of whatever the stage changes or emits now: last forwarded barrier + 1."""
         return self.snapshot + 1
+
+
+_Changed = tuple[Alignment, tuple[Action, ...]]
 
 
 def start(inputs: Iterable[str], last: int = 0) -> Alignment:
@@ -298,6 +298,29 @@ def step(state: Alignment, event: Event) -> tuple[Alignment, tuple[Action, ...]]
     return state, (*actions, *settled)
 
 
+def in_order(events: Iterable[Event], inputs: Sequence[str]) -> list[Event]:
+    """The control rows of one micro-batch as every key group takes them, whatever brought them.
+
+    By id, an abort before the barriers of its id, those as their inputs were declared; ids rise on
+    every input, so this keeps each input's own order. Behind them the ends, and at last the
+    overtakes: what the batch itself can align need not be overtaken.
+    """
+    places = {name: place for place, name in enumerate(inputs)}
+
+    def key(event: Event) -> tuple[int, int, int]:
+        match event:
+            case AbortArrived(checkpoint_id):
+                return 0, checkpoint_id, -1
+            case BarrierArrived(name, barrier):
+                return 0, barrier.checkpoint_id, places.get(name, -1)
+            case InputEnded(name):
+                return 1, 0, places.get(name, -1)
+            case OvertakeArrived(barrier):
+                return 2, barrier.checkpoint_id, -1
+
+    return sorted(events, key=key)
+
+
 def run(state: Alignment, events: Iterable[Event]) -> tuple[Alignment, tuple[Action, ...]]:
     """Apply several events in order, as one micro-batch brings them."""
     actions: list[Action] = []
@@ -305,9 +328,6 @@ def run(state: Alignment, events: Iterable[Event]) -> tuple[Alignment, tuple[Act
         state, said = step(state, event)
         actions.extend(said)
     return state, tuple(actions)
-
-
-_Changed = tuple[Alignment, tuple[Action, ...]]
 
 
 def _barrier(state: Alignment, event: BarrierArrived) -> _Changed | Ignore:
@@ -367,8 +387,8 @@ def _overtake(state: Alignment, event: OvertakeArrived) -> _Changed | Ignore:
 
 def _gone_past(given: InputState, checkpoint_id: int) -> bool:
     """Whether an input brings a later barrier though it has not brought this one."""
-    brought = any(b.checkpoint_id == checkpoint_id for b in given.waiting)
-    return given.newest >= checkpoint_id and not brought
+    waits = any(b.checkpoint_id == checkpoint_id for b in given.waiting)
+    return given.newest >= checkpoint_id and not waits
 
 
 def _passed(state: Alignment, checkpoint_id: int) -> bool:
@@ -462,34 +482,16 @@ def _hold(condition: bool, invariant: str, state: Alignment) -> None:
 
 def to_json(state: Alignment) -> str:
     """The state as one short JSON line, keys sorted, so that equal states give equal text."""
-    value: dict[str, Any] = {
-        "inputs": {
-            name: {
-                "last": given.last,
-                "waiting": [
-                    [b.checkpoint_id, b.base_id, b.completed_id, b.triggered_ms]
-                    for b in given.waiting
-                ],
-                "ended": given.ended,
-            }
-            for name, given in state.inputs.items()
-        },
-        "snapshot": state.snapshot,
-        "dead": sorted(state.dead),
-        "ended": state.ended,
-    }
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return json.dumps(asdict(state), sort_keys=True, separators=(",", ":"), default=sorted)
 
 
 def from_json(text: str) -> Alignment:
     """The inverse of :func:`to_json`."""
+
+    def decoded(given: Mapping[str, Any]) -> InputState:
+        waiting = tuple(Barrier(**fields) for fields in given["waiting"])
+        return InputState(given["last"], waiting, given["ended"])
+
     value = json.loads(text)
-    inputs = {
-        name: InputState(
-            last=given["last"],
-            waiting=tuple(Barrier(*fields) for fields in given["waiting"]),
-            ended=given["ended"],
-        )
-        for name, given in value["inputs"].items()
-    }
+    inputs = {name: decoded(given) for name, given in value["inputs"].items()}
     return Alignment(inputs, value["snapshot"], frozenset(value["dead"]), value["ended"])

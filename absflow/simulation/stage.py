@@ -36,7 +36,6 @@ __all__ = [
     "Sent",
     "Snapshot",
     "fresh",
-    "merge",
     "run_batch",
 ]
 
@@ -157,35 +156,24 @@ def fresh(spec: StageSpec) -> Memory:
     return Memory(alignment.start(spec.inputs))
 
 
-def merge(batch: Batch, order: tuple[str, ...]) -> list[Event]:
-    """The batch's control rows as one sequence: by id, aborts first, then by input.
-
-    Ids rise on every input, so this keeps each input's own order. Behind them the ends, and at last
-    the overtakes: what the batch itself can align need not be overtaken.
-    """
-    keyed: list[tuple[tuple[int, int, int], Event]] = []
-    for event in batch.orders:
-        match event:
-            case AbortArrived(checkpoint_id):
-                keyed.append(((0, checkpoint_id, -1), event))
-            case OvertakeArrived(barrier):
-                keyed.append(((2, barrier.checkpoint_id, -1), event))
-    for place, name in enumerate(order):
-        for item in batch.items.get(name, ()):
+def _events(batch: Batch) -> Iterator[Event]:
+    """The batch's control rows."""
+    yield from batch.orders
+    for name, items in batch.items.items():
+        for item in items:
             match item:
-                case Barrier(checkpoint_id):
-                    keyed.append(((0, checkpoint_id, place), BarrierArrived(name, item)))
+                case Barrier():
+                    yield BarrierArrived(name, item)
                 case End():
-                    keyed.append(((1, 0, place), InputEnded(name)))
-    keyed.sort(key=lambda k: k[0])
-    return [event for _, event in keyed]
+                    yield InputEnded(name)
 
 
 def run_batch(
     spec: StageSpec, memory: Memory, batch: Batch, transform: Transform = transform
 ) -> Outcome:
     """Process one micro-batch."""
-    after, said = alignment.run(memory.alignment, merge(batch, spec.inputs))
+    events = alignment.in_order(_events(batch), spec.inputs)
+    after, said = alignment.run(memory.alignment, events)
     arrived = [row for name in spec.inputs for row in _rows(spec, memory.alignment, batch, name)]
     cuts = {n: dict(p) for n, p in memory.cuts.items()}
     work = _Work(

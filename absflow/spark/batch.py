@@ -352,20 +352,23 @@ class StageBatches:
         sync_ms: int,
         commit_ms: int,
     ) -> None:
+        channels = [given.name for given in self._spec.inputs if not given.root]
+        overtaken = {
+            n: [name for name in channels if alignment.in_flight(control.after, name, n)]
+            for n in control.snapshots
+        }
+        offsets = self._offsets(batch_id) if any(overtaken.values()) else []
         for checkpoint_id, totals in sorted(control.snapshots.items()):
             note = self._arrived[checkpoint_id]
-            overtaken = [
-                given.name
-                for given in self._spec.inputs
-                if not given.root and alignment.in_flight(control.after, given.name, checkpoint_id)
-            ]
-            offsets = self._offsets(batch_id) if overtaken else []
             report = StageReport(
                 stage=self._spec.name,
                 checkpoint_id=checkpoint_id,
                 batch_id=batch_id,
                 positions=note.positions,
-                in_flight={n: offsets[source_index(self._spec, n)] for n in overtaken},
+                in_flight={
+                    name: offsets[source_index(self._spec, name)]
+                    for name in overtaken[checkpoint_id]
+                },
                 rows_changed=totals[0],
                 bytes_changed=totals[1],
                 keys_total=totals[2],

@@ -8,9 +8,7 @@ for.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -20,34 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from absflow.errors import StorageError
-from absflow.storage.delta_log import actions_of, log_file, newest_version
+from absflow.storage.delta_log import DeltaPosition, actions_of, log_file, newest_version
 from absflow.storage.files import Files
 
-__all__ = ["DeltaPosition", "cleaned_up"]
-
-
-@dataclass(frozen=True, slots=True)
-class DeltaPosition:
-    """A position as Delta writes it: all before, and a file itself, has been read.
-
-    Attributes:
-        table: the table's id.
-        version: of the snapshot or commit.
-        index: of the last file in it that was read; below 0 for none.
-        snapshot: it is in the snapshot of that version, not in its commit.
-    """
-
-    table: str
-    version: int
-    index: int
-    snapshot: bool
-
-    @classmethod
-    def parse(cls, text: str) -> DeltaPosition:
-        """Read the source's line in Spark's offset log."""
-        told = json.loads(text)
-        index, snapshot = int(told["index"]), bool(told["isStartingVersion"])
-        return cls(told["reservoirId"], int(told["reservoirVersion"]), index, snapshot)
+__all__ = ["cleaned_up"]
 
 
 def cleaned_up(
@@ -115,8 +89,7 @@ def _removed(
             continue
         to_read = [add["path"] for add in adds if add["dataChange"]]
         inside = version == position.version and not position.snapshot
-        read = max(position.index + 1, 0) if inside else 0  # below 0 for none
-        added.update(dict.fromkeys(to_read[read:]))
+        added.update(dict.fromkeys(to_read[position.index + 1 :] if inside else to_read))
     return (path for path in added if path in removed)
 
 

@@ -31,6 +31,7 @@ from absflow.storage.layout import Layout
 
 __all__ = [
     "ALIGNMENT_PROPERTY",
+    "PAGE_TYPE",
     "ControlStart",
     "JobSpec",
     "begins_in_batch_2",
@@ -46,7 +47,7 @@ __all__ = [
 ALIGNMENT_PROPERTY = "absflow.alignment"
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
-_PAGE_TYPE = from_arrow_schema(PAGE_SCHEMA)
+PAGE_TYPE = from_arrow_schema(PAGE_SCHEMA)
 # Logical operators that keep state when they stand in a stream.
 _STATEFUL = {
     "Aggregate",
@@ -190,7 +191,7 @@ def stage_pages(
 
 def data_pages(rows: DataFrame, spec: StageSpec, name: str) -> DataFrame:
     """The rows of an input as DATA pages for the key groups of a stage."""
-    return rows.mapInArrow(_pack(spec, spec.input(name)), _PAGE_TYPE)
+    return rows.mapInArrow(_pack(spec, spec.input(name)), PAGE_TYPE)
 
 
 def begins_in_batch_2(spec: StageSpec) -> bool:
@@ -213,12 +214,12 @@ def restored_pages(spark: SparkSession, spec: StageSpec, layout: Layout, attempt
 def _stateful(parts: list[DataFrame], spec: StageSpec) -> DataFrame:
     pages = reduce(DataFrame.union, parts)
     return pages.groupBy("key_group").applyInPandasWithState(
-        _run(spec), _PAGE_TYPE, _STATE_DDL, "append", GroupStateTimeout.NoTimeout
+        _run(spec), PAGE_TYPE, _STATE_DDL, "append", GroupStateTimeout.NoTimeout
     )
 
 
 def _pages_in(spark: SparkSession, directory: str) -> DataFrame:
-    return spark.readStream.schema(_PAGE_TYPE).parquet(directory)
+    return spark.readStream.schema(PAGE_TYPE).parquet(directory)
 
 
 def _channel(spark: SparkSession, path: str, max_bytes: int) -> DataFrame:
@@ -277,7 +278,7 @@ def _control_pages(rows: DataFrame, spec: StageSpec, **columns: Any) -> DataFram
     return rows.withColumn("key_group", groups).select(
         *(
             values.get(field.name, F.lit(0)).cast(field.dataType).alias(field.name)
-            for field in _PAGE_TYPE.fields
+            for field in PAGE_TYPE.fields
         )
     )
 

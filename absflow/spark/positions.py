@@ -16,11 +16,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from absflow.columnar.stage import StageSpec
 from absflow.errors import StorageError
-from absflow.spark.delta_source import DeltaPosition, cleaned_up
+from absflow.spark.delta_source import cleaned_up
 from absflow.spark.kafka import Offsets, available_offsets
 from absflow.spark.plan import source_index
 from absflow.spark.sources import SourceDescription, describe_source
 from absflow.storage import file_source_log
+from absflow.storage.delta_log import DeltaPosition
 from absflow.storage.file_source_log import FileEntry
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout

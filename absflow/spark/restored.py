@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from absflow.columnar.pages import PAGE_SCHEMA, PageKind
+from absflow.columnar.pages import PageKind
 from absflow.columnar.restore import StatePacker
 from absflow.columnar.stage import StageSpec
 from absflow.errors import RestoreError
 from absflow.graph import Upgrade
 from absflow.protocol.checkpoints import ChannelState
 from absflow.protocol.recovery import StageFit
-from absflow.spark.plan import data_pages
+from absflow.spark.plan import PAGE_TYPE, data_pages
 from absflow.storage import tables
 from absflow.storage.layout import Layout
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from absflow.spark.restore import RestorePlan
 
 __all__ = ["bring_in_flight", "state_pages"]
-
-_PAGE_TYPE = from_arrow_schema(PAGE_SCHEMA)
 
 
 def state_pages(
@@ -39,7 +36,7 @@ def state_pages(
         "payload": F.lit(b""),
     }
     pages = spark.range(1).select(
-        *(first.get(f.name, F.lit(0)).cast(f.dataType).alias(f.name) for f in _PAGE_TYPE.fields)
+        *(first.get(f.name, F.lit(0)).cast(f.dataType).alias(f.name) for f in PAGE_TYPE.fields)
     )
     if fit.source is None or not fit.lineage:
         return pages
@@ -58,7 +55,7 @@ def state_pages(
     rows = rows.drop("checkpoint_id", "key_group")
     if fit.migrate:
         rows = tables.resolved(rows, planned.keys[fit.source], fit.lineage)
-    return pages.union(rows.mapInArrow(packer.pack, _PAGE_TYPE))
+    return pages.union(rows.mapInArrow(packer.pack, PAGE_TYPE))
 
 
 def bring_in_flight(
@@ -86,7 +83,7 @@ def bring_in_flight(
     )
     directory = layout.restored(spec.name, planned.attempt)
     data_pages(rows, spec, name).write.mode("append").parquet(directory)
-    written = spark.read.schema(_PAGE_TYPE).parquet(directory)
+    written = spark.read.schema(PAGE_TYPE).parquet(directory)
     mine = (F.col("kind") == PageKind.DATA.value) & (F.col("input") == name)
     count = written.where(mine).agg(F.sum("rows")).collect()[0][0] or 0
     if count != state.rows:

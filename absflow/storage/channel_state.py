@@ -20,7 +20,7 @@ from typing import Any
 from absflow.columnar.pages import SEQ_BITS
 from absflow.errors import StorageError
 from absflow.protocol.checkpoints import ChannelState
-from absflow.storage.delta_log import actions_of, commit_of, log_file
+from absflow.storage.delta_log import DeltaPosition, actions_of, commit_of, log_file
 
 __all__ = ["channel_state"]
 
@@ -58,7 +58,8 @@ def channel_state(
     Raises:
         StorageError: the log ends before the barrier, or has no statistics.
     """
-    version, index = _place(position)
+    place = None if position == "-" else DeltaPosition.parse(position)
+    version, index = (place.version, place.index) if place else (0, -1)
     commits = list(_commits(read, channel, version, checkpoint_id))
     named: list[_File] = []
     first = next((batch for _, batch, _ in commits), 0)
@@ -79,14 +80,6 @@ def channel_state(
         rows=sum(file.rows for file in due),
         bytes=sum(file.size for file in due),
     )
-
-
-def _place(position: str) -> tuple[int, int]:
-    """The commit to read from, and the last file of it that has been read; -1 for none."""
-    if position == "-":
-        return 0, -1
-    told = json.loads(position)
-    return int(told["reservoirVersion"]), max(int(told["index"]), -1)
 
 
 def _commits(

@@ -16,6 +16,7 @@ from typing import Any
 
 __all__ = [
     "Commit",
+    "DeltaPosition",
     "LogTail",
     "actions_of",
     "commit_of",
@@ -91,6 +92,31 @@ def newest_version(names: Iterable[str]) -> int | None:
     """The newest version among the names in a log's directory; None if there is none."""
     stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
     return max((int(s) for s in stems if s.isdecimal() and len(s) == _VERSION_DIGITS), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaPosition:
+    """A position as Delta writes it: all before, and a file itself, has been read.
+
+    Attributes:
+        table: the table's id.
+        version: of the snapshot or commit.
+        index: of the last file in it that was read; -1 for none.
+        snapshot: it is in the snapshot of that version, not in its commit.
+    """
+
+    table: str
+    version: int
+    index: int
+    snapshot: bool
+
+    @classmethod
+    def parse(cls, text: str) -> DeltaPosition:
+        """Read the source's line in Spark's offset log."""
+        told = json.loads(text)
+        # Delta has several numbers below 0 for none; sliced with one of them, files would be lost.
+        index, snapshot = max(int(told["index"]), -1), bool(told["isStartingVersion"])
+        return cls(told["reservoirId"], int(told["reservoirVersion"]), index, snapshot)
 
 
 class LogTail:
