@@ -55,6 +55,13 @@ def _size_bytes(text: str) -> int:
     return _with_unit(text, units, "a size such as 512KiB, 64MiB or 1GiB")
 
 
+def _size_or_unlimited(text: str) -> int | None:
+    try:
+        return None if text.strip() == "unlimited" else _size_bytes(text)
+    except ValueError as expected:
+        raise ValueError(f"unlimited, or {expected}") from None
+
+
 def _with_unit(text: str, units: Mapping[str, int], expected: str) -> int:
     match = re.fullmatch(r"(\d+)\s*([A-Za-z]+)", text.strip())
     if not match or match[2] not in units:
@@ -223,6 +230,14 @@ SETTINGS: tuple[Setting, ...] = (
         "About how much of a channel one micro-batch of its consumer reads.",
     ),
     Setting(
+        "channel.max-backlog",
+        "channel_max_backlog_bytes",
+        "unlimited",
+        _size_or_unlimited,
+        "A stage begins no micro-batch while a consumer has more than this of its channel unread, "
+        "but for the batches that a pending checkpoint needs; unlimited: it never waits.",
+    ),
+    Setting(
         "trigger.interval",
         "trigger_interval_ms",
         "0s",
@@ -311,6 +326,7 @@ class Settings:
     savepoint_on_sigterm: bool
     alignment_max_held_bytes: int
     channel_max_bytes_per_trigger: int
+    channel_max_backlog_bytes: int | None
     trigger_interval_ms: int
     restore_from: Wish | None
     restore_allow_dropped_state: bool

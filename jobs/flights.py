@@ -138,9 +138,11 @@ def progress_line(progress: Progress) -> str:
     """How far the job is."""
     parts = [f"checkpoint {progress.checkpoint_id or '-'} ({progress.completed} completed)"]
     for name, stage in progress.stages.items():
+        behind = sum(backlog.rows for backlog in stage.load.backlogs or ())
         parts.append(
             f"{name}: batch {max(stage.batch_id, 0)}, {stage.total_rows:,} rows, "
-            f"{stage.rows_per_second:,.0f}/s"
+            f"{stage.rows_per_second:,.0f}/s, busy {stage.load.busy:.0%}"
+            + (f", {behind:,} rows behind" if behind else "")
         )
     return " | ".join(parts)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import product
 
+import channel_logs
 import pytest
+from channel_logs import at
 
 from absflow.columnar.pages import SEQ_BITS
 from absflow.errors import StorageError
@@ -14,36 +15,8 @@ from absflow.protocol.checkpoints import ChannelState
 from absflow.storage.channel_state import channel_state
 
 
-class Channel:
-    """The log of a channel, written as a stage does; each file has 10 rows and 100 bytes."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, str] = {}
-        self.commit({}, [])  # CREATE TABLE
-
-    def commit(self, note: dict[str, object], actions: list[dict[str, object]]) -> None:
-        info = {"commitInfo": {"userMetadata": json.dumps(note)}}
-        text = "\n".join(map(json.dumps, [info, *actions]))
-        self.files[f"c/_delta_log/{len(self.files):020d}.json"] = text
-
-    def rows(self, batch: int, *epochs: int) -> None:
-        """The rows of a batch, a file for each of these epochs."""
-        adds = [
-            {
-                "add": {
-                    "path": f"_epoch={epoch}/{batch}-{number}",
-                    "partitionValues": {"_epoch": str(epoch)},
-                    "size": 100,
-                    "stats": json.dumps({"numRecords": 10}),
-                }
-            }
-            for number, epoch in enumerate(epochs)
-        ]
-        self.commit({"rows": "rows", "stage": "s", "batch": batch}, adds)
-
-    def control(self, batch: int, words: str) -> None:
-        """The barriers of a batch."""
-        self.commit({"rows": words, "stage": "s", "batch": batch}, [])
+class Channel(channel_logs.Channel):
+    """One whose rows in flight can be asked for."""
 
     def state(self, version: int, index: int, checkpoint_id: int) -> ChannelState | None:
         """The channel state behind a position."""
@@ -52,12 +25,6 @@ class Channel:
     def of(self, position: str, checkpoint_id: int) -> ChannelState | None:
         read = self.files.get
         return channel_state(read, "c", "reader", "s", 4, position, checkpoint_id)
-
-
-def at(version: int, index: int) -> str:
-    """A position as Spark writes it."""
-    place = {"reservoirId": "c", "reservoirVersion": version, "index": index}
-    return json.dumps({**place, "sourceVersion": 1, "isStartingVersion": False})
 
 
 def due(state: ChannelState | None) -> ChannelState:
@@ -148,12 +115,12 @@ def test_a_reference_selects_the_rows_that_were_not_read(
     """From any position, for any checkpoint: those before the barrier, and no other."""
     state = channel.state(version, index, checkpoint_id)
     due, selected = set(), set()
-    for at, batch, epochs in LOG:
+    for place, batch, epochs in LOG:
         for number, epoch in enumerate(epochs):
             if epoch > checkpoint_id:
                 continue
             path = f"_epoch={epoch}/{batch}-{number}"
-            if (at, number) > (version, index):
+            if (place, number) > (version, index):
                 due.add(path)
             if state and (batch << SEQ_BITS >= state.from_seq or path in state.files):
                 selected.add(path)

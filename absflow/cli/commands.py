@@ -127,7 +127,8 @@ def show(
 ) -> None:
     """Show all of one checkpoint.
 
-    Its stages, how long each of their phases took, and where the sources stood.
+    Its stages, how long each of their phases took, how busy and how far behind they were when it
+    completed, and where the sources stood.
     """
     record = Reader(_root(storage, properties_file)).checkpoint(checkpoint_id)
     if as_json:
@@ -136,9 +137,11 @@ def show(
     console = _console()
     console.print(tables.head(record))
     if record.status is Status.COMPLETED:
-        for block in (tables.sizes, tables.times, tables.phases, tables.positions):
-            console.print()
-            console.print(block(record))
+        blocks = (tables.sizes, tables.times, tables.phases, tables.loads, tables.positions)
+        for table in (block(record) for block in blocks):
+            if table.row_count:
+                console.print()
+                console.print(table)
 
 
 @absflow.command()

@@ -168,5 +168,6 @@ def _short(record: CheckpointRecord) -> Document:
 def _stage(stage: StageManifest) -> Document:
     report = asdict(stage.report)
     report["snapshot_id"] = report.pop("checkpoint_id")
-    report["in_flight"] = stage_row(stage)["in_flight"]
-    return {**report, "lineage": list(stage.lineage)}
+    row = stage_row(stage)
+    told = {name: row[name] for name in ("in_flight", "busy", "backpressured", "backlogs")}
+    return {**report, **told, "lineage": list(stage.lineage)}

@@ -15,6 +15,7 @@ from rich.text import Text
 from absflow.cli.documents import plain, sentence, summary
 from absflow.cli.reader import CheckpointRecord, DeletionRecord, StateRecord
 from absflow.protocol.checkpoints import StageManifest, StageReport, Status
+from absflow.protocol.load import Backlog
 from absflow.protocol.lookup import sentence_of
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "head",
     "history",
     "listed",
+    "loads",
     "phases",
     "plan",
     "positions",
@@ -148,6 +150,29 @@ def times(record: CheckpointRecord) -> Table:
     for report in _own(record):
         table.add_row(report.stage, *(_duration(getattr(report, f)) for f, _, _ in _PHASES))
     return table
+
+
+def loads(record: CheckpointRecord) -> Table:
+    """How busy each stage was, and one line per channel that it reads: what it had not read."""
+    table = _table("stage", "busy>", "waited for\nconsumers>", "unread of")
+    for name in ("commits", "rows", "bytes", "oldest"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for stage in record.stages:
+        load = stage.load
+        if load is None or stage.report.checkpoint_id != record.checkpoint_id:
+            continue
+        shares = (f"{load.busy:.0%}", f"{load.backpressured:.0%}")
+        lines = [_backlog(backlog) for backlog in load.backlogs or ()]
+        first, *rest = lines or [[_NONE if load.backlogs == () else "not known"]]
+        table.add_row(stage.report.stage, *shares, *first)
+        for line in rest:
+            table.add_row("", "", "", *line)
+    return table
+
+
+def _backlog(backlog: Backlog) -> list[str]:
+    numbers = (_count(backlog.commits), _count(backlog.rows), _bytes(backlog.bytes))
+    return [backlog.input, *numbers, _duration(backlog.age_ms) if backlog.commits else _NONE]
 
 
 def phases(record: CheckpointRecord) -> Table:

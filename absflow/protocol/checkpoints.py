@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from absflow.protocol.load import Load
+
 __all__ = [
     "ChannelState",
     "Fact",
@@ -183,11 +185,13 @@ class StageManifest:
         report: what the stage said.
         lineage: the sets that make up its state, oldest first.
         in_flight: rows that are on their way to it; known when the checkpoint completes.
+        load: how busy it was then, and how far behind; None if the job did not take it.
     """
 
     report: StageReport
     lineage: tuple[int, ...]
     in_flight: tuple[ChannelState, ...] = ()
+    load: Load | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ from absflow.protocol.checkpoints import FailureReason, StageReport
 from absflow.protocol.messages import CheckpointFailed, Event, HeldTooMuch, StageReported
 from absflow.sinks import Sink, SinkWrite
 from absflow.spark.alignment_log import AlignmentLog, Arrived
+from absflow.spark.backpressure import Backpressure
 from absflow.spark.drain import Drain
 from absflow.spark.plan import ALIGNMENT_PROPERTY, source_index
 from absflow.spark.positions import SourceLogs
@@ -99,6 +100,7 @@ class StageBatches:
         sinks: dict[str, Sink],
         appender: SnapshotAppender,
         drain: Drain,
+        backpressure: Backpressure,
         max_held_bytes: int,
         fence: Fence,
         tell: Callable[[Event], None],
@@ -116,6 +118,7 @@ class StageBatches:
             sinks: the stage's sinks by name.
             appender: takes the snapshots.
             drain: may hold the stage.
+            backpressure: may hold it, too.
             max_held_bytes: ``alignment.max-held``.
             fence: asked before each write.
             tell: puts an event into the coordinator's queue.
@@ -130,6 +133,7 @@ class StageBatches:
         self._first_sink = next((name for name, sink in sinks.items() if sink.reads_all), None)
         self._appender = appender
         self._drain = drain
+        self._backpressure = backpressure
         self._max_held_bytes = max_held_bytes
         self._fence = fence
         self._tell = tell
@@ -147,6 +151,7 @@ class StageBatches:
         """Run one micro-batch; called by Spark on the thread of the query."""
         if self._first:
             self._align, self._arrived = self._log.load(batch_id)
+        self._backpressure.wait(self._spec.name, batch_id, self._align.snapshot)
         if not self._drain.may_run(self._align.snapshot):
             raise _StoppedError
         frame.sparkSession.sparkContext.setLocalProperty(

@@ -23,6 +23,7 @@ from absflow.protocol.checkpoints import (
 from absflow.protocol.coordinator import Coordinator
 from absflow.protocol.handwriting import Written, written_of
 from absflow.protocol.inventory import Compacted
+from absflow.protocol.load import Load
 from absflow.protocol.messages import (
     Action,
     CheckpointFailed,
@@ -348,6 +349,8 @@ class CoordinatorDriver:
         # Called with every checkpoint that completes, and with the answer to every request.
         self.on_completed: Callable[[int], None] = lambda _: None
         self.on_answer: Callable[[Answer], None] = lambda _: None
+        # What a stage is doing when a checkpoint completes.
+        self.load_of: Callable[[str], Load | None] = lambda _: None
         self.state = state
         self.completed_count = 0
         self.finished_checkpoint: int | None = None
@@ -450,10 +453,14 @@ class CoordinatorDriver:
             return [CheckpointFailed(barrier.checkpoint_id, reason, str(error))]
         return []
 
+    def _with_load(self, manifest: Manifest) -> Manifest:
+        stages = (replace(s, load=self.load_of(s.report.stage)) for s in manifest.stages)
+        return replace(manifest, stages=tuple(stages))
+
     def _complete(self, manifest: Manifest) -> Event:
         checkpoint_id = manifest.checkpoint_id
         try:
-            manifest = self._tables.with_channel_state(manifest)
+            manifest = self._tables.with_channel_state(self._with_load(manifest))
             self._tables.write_completion(manifest, self._now_ms())
         except StorageError as error:
             # The commit may have landed all the same; only the table knows.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -26,6 +27,9 @@ class BatchDone:
         batch_id: the batch.
         rows: rows it read, control rows among them.
         rows_per_second: as Spark measures it.
+        start_ms: when its trigger began, ms since 1970 (UTC).
+        end_ms: when it was over.
+        ends: the position that it read each of the plan's sources to; None for nothing so far.
         exhausted: the places of the plan's sources that had nothing new when it was planned.
     """
 
@@ -33,6 +37,9 @@ class BatchDone:
     batch_id: int
     rows: int
     rows_per_second: float
+    start_ms: int
+    end_ms: int
+    ends: tuple[str | None, ...]
     exhausted: tuple[int, ...]
 
 
@@ -73,12 +80,18 @@ class QueryListener(StreamingQueryListener):
             for place, source in enumerate(progress["sources"])
             if source["startOffset"] is not None and source["startOffset"] == source["endOffset"]
         )
+        begin = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00"))
+        start_ms = round(begin.timestamp() * 1000)
+        ends = (source["endOffset"] for source in progress["sources"])
         self._tell(
             BatchDone(
                 run_id=progress["runId"],
                 batch_id=progress["batchId"],
                 rows=progress["numInputRows"],
                 rows_per_second=progress.get("processedRowsPerSecond") or 0.0,
+                start_ms=start_ms,
+                end_ms=start_ms + progress["durationMs"]["triggerExecution"],
+                ends=tuple(None if end is None else json.dumps(end) for end in ends),
                 exhausted=exhausted,
             )
         )

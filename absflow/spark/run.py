@@ -12,7 +12,7 @@ import signal
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -25,10 +25,12 @@ from absflow.protocol.checkpoints import AttemptFact
 from absflow.protocol.deletion import Deletion
 from absflow.protocol.messages import Event, InputExhausted, RootInput, StopRequested, Tick
 from absflow.protocol.restarts import Restarts, on_failure
+from absflow.spark.backpressure import Backpressure
 from absflow.spark.batch import StageBatches
 from absflow.spark.begin import begin
 from absflow.spark.listener import BatchDone, QueryDied, QueryIdle, QueryListener
 from absflow.spark.plan import JobSpec, begins_in_batch_2, stage_pages
+from absflow.spark.progress import Progress, StageProgress
 from absflow.spark.publisher import PublicationFailed, Publisher
 from absflow.spark.retention import FactWanted, Retention
 from absflow.spark.savepoints import Request, Requests, Savepoints
@@ -43,32 +45,6 @@ _LOOK_EVERY_MS = 500
 
 
 _Told = Event | BatchDone | QueryIdle | QueryDied | PublicationFailed | FactWanted | Request
-
-
-@dataclass(frozen=True, slots=True)
-class StageProgress:
-    """How far a stage is: its newest committed batch, and the rows it has read since the start."""
-
-    batch_id: int = -1
-    total_rows: int = 0
-    rows_per_second: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run is.
-
-    Attributes:
-        checkpoint_id: the newest completed checkpoint; 0 if there is none.
-        completed: checkpoints that this run completed.
-        pending: checkpoints under way.
-        stages: by name in topological order.
-    """
-
-    checkpoint_id: int
-    completed: int
-    pending: tuple[int, ...]
-    stages: Mapping[str, StageProgress]
 
 
 @dataclass(slots=True)
@@ -112,6 +88,14 @@ class Run:
         try:
             incarnation = self._begun.claim.incarnation
             requests = Requests(spark, self._files, self._layout, incarnation)
+            self._backpressure = Backpressure(
+                self._files,
+                self._layout,
+                self._attempt,
+                self._graph.stages,
+                self._settings.channel_max_backlog_bytes,
+                tables.now_ms,
+            )
         except BaseException:  # nobody will have this run, to end it
             self._begun.claim.lock.release()
             raise
@@ -144,7 +128,10 @@ class Run:
             checkpoint_id=state.completed_id,
             completed=self._coordinator.completed_count,
             pending=tuple(sorted(state.pending)),
-            stages={name: stage.progress for name, stage in self._stages.items()},
+            stages={
+                name: replace(stage.progress, load=self._backpressure.load(name))
+                for name, stage in self._stages.items()
+            },
         )
 
     def await_termination(self, timeout: float | None = None) -> bool:
@@ -228,6 +215,7 @@ class Run:
             self._spark, self._job, self._layout, self._begun.claim.fence, self._events.put
         )
         self._coordinator.on_completed = self._completed
+        self._coordinator.load_of = self._backpressure.load
         try:
             self._coordinator.begin(self._begun.owed)
             for name, spec in self._graph.stages.items():
@@ -312,7 +300,9 @@ class Run:
         for stage in self._stages.values():
             if stage.restart_at_ms is not None and now >= stage.restart_at_ms:
                 self._start_query(stage)
-        return self._coordinator.handle(Tick(now)) or stop
+        stop = self._coordinator.handle(Tick(now)) or stop
+        self._backpressure.pending(max(self._coordinator.state.pending, default=0))
+        return stop
 
     def _completed(self, checkpoint_id: int) -> None:
         self._publisher.submit(checkpoint_id)
@@ -335,6 +325,7 @@ class Run:
         stage = self._by_run.get(event.run_id)
         if stage is None:
             return  # a query that is not ours, or was replaced
+        self._backpressure.done(stage.spec.name, event)
         before = stage.progress
         stage.progress = StageProgress(
             event.batch_id, before.total_rows + event.rows, event.rows_per_second
@@ -358,6 +349,7 @@ class Run:
         stage = self._by_run.pop(event.run_id, None)
         if stage is None:
             return  # it was stopped with the job
+        self._backpressure.died(stage.spec.name)
         if event.error is None:
             raise JobFailedError(
                 f"the query of stage {stage.spec.name!r} was stopped from outside of the job, "
@@ -401,6 +393,7 @@ class Run:
             sinks=self._job.immediate_sinks(name),
             appender=stage.appender,
             drain=self._savepoints.drain,
+            backpressure=self._backpressure,
             max_held_bytes=self._settings.alignment_max_held_bytes,
             fence=self._begun.claim.fence,
             tell=self._events.put,
@@ -465,6 +458,7 @@ class Run:
         self._by_run.clear()
         self._retention.close()
         self._savepoints.drain.stop()
+        self._backpressure.stop()
         for stage in self._stages.values():
             if stage.query is not None and stage.query.isActive:
                 stage.query.stop()

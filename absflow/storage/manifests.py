@@ -7,10 +7,12 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from absflow.protocol.checkpoints import ChannelState, StageManifest, StageReport
+from absflow.protocol.load import Backlog, Load
 
 __all__ = ["stage_of", "stage_row"]
 
 _REPORT = [field.name for field in fields(StageReport)]
+_LOAD = [field.name for field in fields(Load)]
 
 
 def stage_row(stage: StageManifest) -> dict[str, Any]:
@@ -22,7 +24,7 @@ def stage_row(stage: StageManifest) -> dict[str, Any]:
         {name: value for name, value in asdict(state).items() if name != "stage"}
         for state in stage.in_flight
     ]
-    return row
+    return row | (asdict(stage.load) if stage.load else dict.fromkeys(_LOAD))
 
 
 def stage_of(row: Mapping[str, Any]) -> StageManifest:
@@ -34,4 +36,9 @@ def stage_of(row: Mapping[str, Any]) -> StageManifest:
     known = {name: row[name] for name in _REPORT}
     known["positions"] = dict(row["positions"] or [])
     known["in_flight"] = {state.input: state.position for state in in_flight}
-    return StageManifest(StageReport(**known), tuple(row["lineage"]), in_flight)
+    load = None
+    if row["busy"] is not None:
+        told = row["backlogs"]
+        backlogs = None if told is None else tuple(Backlog(**each) for each in told)
+        load = Load(row["busy"], row["backpressured"], backlogs)
+    return StageManifest(StageReport(**known), tuple(row["lineage"]), in_flight, load)

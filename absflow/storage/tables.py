@@ -103,6 +103,15 @@ _IN_FLIGHT = pa.struct(
         ("bytes", pa.int64()),
     ]
 )
+_BACKLOG = pa.struct(
+    [
+        ("input", pa.string()),
+        ("commits", pa.int64()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("age_ms", pa.int64()),
+    ]
+)
 _STAGE = pa.struct(
     [
         ("stage", pa.string()),
@@ -123,6 +132,9 @@ _STAGE = pa.struct(
         ("sync_ms", pa.int64()),
         ("async_ms", pa.int64()),
         ("commit_ms", pa.int64()),
+        ("busy", pa.float64()),
+        ("backpressured", pa.float64()),
+        ("backlogs", pa.list_(_BACKLOG)),
     ]
 )
 # A row of `checkpoints` that is no fact of a checkpoint: the answer to a request that got none.

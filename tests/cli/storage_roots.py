@@ -290,7 +290,13 @@ def _report(c: Checkpoint, number: int, stage: Stage, changed: int, lineage: Ite
         "sync_ms": 50,
         "async_ms": 90 * c.id,
         "commit_ms": 120 * c.id,
+        "busy": 0.25 + 0.5 * number if c.id != 4 else None,
+        "backpressured": 0.0 if number else 0.125,
+        "backlogs": [] if number else None,
     }
+    if stage.name == "aircraft":
+        unread = {"input": "legs", "commits": 31, "rows": 4_500, "bytes": 270_000, "age_ms": 9_300}
+        row["backlogs"] = [unread]
     assert row.keys() == {f.name for f in _STAGE}
     return row
 

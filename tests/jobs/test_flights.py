@@ -23,7 +23,8 @@ from absflow.columnar.stage import Batch, InputSpec, KeyGroupState, StageSpec, r
 from absflow.columnar.state import state_schema
 from absflow.errors import ProcessError
 from absflow.protocol import alignment
-from absflow.spark.run import Progress, StageProgress
+from absflow.protocol.load import Backlog, Load
+from absflow.spark.progress import Progress, StageProgress
 
 # As spark-submit does with the folder of the script that it runs.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))
@@ -578,7 +579,8 @@ class FakeRun:
         return self.looks > 2
 
     def progress(self):
-        stages = {"aircraft": StageProgress(6, 57_344, 8_191.6), "airports": StageProgress()}
+        load = Load(busy=0.625, backlogs=(Backlog("legs", rows=1_200), Backlog("weather", rows=3)))
+        stages = {"aircraft": StageProgress(6, 57_344, 8_191.6, load), "airports": StageProgress()}
         return Progress(checkpoint_id=4, completed=3, pending=(5,), stages=stages)
 
 
@@ -587,8 +589,8 @@ def test_progress_is_one_line():
     shown = io.StringIO()
     flights.follow(FakeRun(), Console(file=shown, highlight=False, width=40))
     line = (
-        "checkpoint 4 (3 completed) | aircraft: batch 6, 57,344 rows, 8,192/s | "
-        "airports: batch 0, 0 rows, 0/s"
+        "checkpoint 4 (3 completed) | aircraft: batch 6, 57,344 rows, 8,192/s, busy 62%, "
+        "1,203 rows behind | airports: batch 0, 0 rows, 0/s, busy 0%"
     )
     assert shown.getvalue().splitlines() == [line] * 3
 

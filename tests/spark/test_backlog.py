@@ -148,6 +148,40 @@ def test_retention_keeps_what_is_in_flight(spark: SparkSession, root: Path) -> N
     assert any(isinstance(action, DeleteEpochs) for action in actions)
 
 
+def test_how_far_the_slow_stage_is_behind_is_told(spark: SparkSession, root: Path) -> None:
+    """In each checkpoint's report: never more than its channel has, and it was the busy one."""
+    channel = spark.read.format("delta").load(str(root / "job" / "channels" / "left" / "attempt=1"))
+    rows = channel.where("_kind = 'DATA'").count()
+    told = completed(spark, root / "job")
+    unread = [backlog for row in told for backlog in stage_of(row, "tally")["backlogs"]]
+    assert {backlog["input"] for backlog in unread} == {"left"}
+    assert len(unread) == len(told)
+    assert 0 < max(backlog["rows"] for backlog in unread) <= rows
+    for backlog in unread:
+        counts = {backlog[name] > 0 for name in ("commits", "rows", "bytes", "age_ms")}
+        assert len(counts) == 1, backlog
+    assert all(stage_of(row, "left")["backlogs"] == [] for row in told)
+    last = {name: stage_of(told[-1], name) for name in ("left", "tally")}
+    assert 0 < last["left"]["busy"] < last["tally"]["busy"] <= 1
+    assert last["left"]["backpressured"] == 0
+
+
+def test_a_stage_waits_for_its_consumer(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a bound on the channel: it says so, the backlog stays small, the result is exact."""
+    write_source(tmp_path / "a", files=FILES, rows=150, seed=5)
+    run(spark, tmp_path, channel__max_backlog="1B", checkpoint__interval="4s")
+    check(spark, tmp_path, tmp_path / "sink")
+    assert "stage left waits for stage tally, which has " in caplog.text
+    told = completed(spark, tmp_path / "job")
+    unread = [each for row in told for each in stage_of(row, "tally")["backlogs"]]
+    # A batch of its own, and of each checkpoint the one that was planned and the one with the
+    # barrier.
+    assert max(backlog["commits"] for backlog in unread) <= 4
+    assert max(stage_of(row, "left")["backpressured"] for row in told) > 0
+
+
 @pytest.mark.soak
 def test_a_stage_that_holds_too_much_overtakes(spark: SparkSession, tmp_path: Path) -> None:
     """Instead of being given up; the result is exact, and the overtaken cut is one."""

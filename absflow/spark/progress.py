@@ -1,0 +1,44 @@
+"""How far a run is, for people who wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from absflow.protocol.load import Load
+
+__all__ = ["Progress", "StageProgress"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageProgress:
+    """How far a stage is.
+
+    Attributes:
+        batch_id: its newest committed micro-batch; -1 before the first.
+        total_rows: rows it has read since the start, control rows among them.
+        rows_per_second: of its newest batch, as Spark measures it.
+        load: how busy it is, and how far behind the stages before it.
+    """
+
+    batch_id: int = -1
+    total_rows: int = 0
+    rows_per_second: float = 0.0
+    load: Load = field(default_factory=Load)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        checkpoint_id: the newest completed checkpoint; 0 if there is none.
+        completed: checkpoints that this run completed.
+        pending: checkpoints under way.
+        stages: by name in topological order.
+    """
+
+    checkpoint_id: int
+    completed: int
+    pending: tuple[int, ...]
+    stages: Mapping[str, StageProgress]
