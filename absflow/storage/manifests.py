@@ -37,7 +37,7 @@ def stage_of(row: Mapping[str, Any]) -> StageManifest:
     known["positions"] = dict(row["positions"] or [])
     known["in_flight"] = {state.input: state.position for state in in_flight}
     load = None
-    if row["busy"] is not None:
+    if row.get("busy") is not None:  # a table of an earlier version has no such column
         told = row["backlogs"]
         backlogs = None if told is None else tuple(Backlog(**each) for each in told)
         load = Load(row["busy"], row["backpressured"], backlogs)

@@ -130,10 +130,13 @@ class Generator:
         number = sum(1 for _ in log.glob("*.json"))
         if number != self._seen_facts:
             self._seen_facts = number
-            if any(
-                self._positions(fact) == self._written for fact in evidence.completed(self.storage)
-            ):
+            if any(map(self._holds_all, evidence.completed(self.storage))):
                 (self._root / "finish").touch()
+
+    def _holds_all(self, fact: Mapping[str, Any]) -> bool:
+        """Whether every row has been processed; one in flight has been read, and is in no sink."""
+        flying = any(stage["in_flight"] for stage in fact["stages"])
+        return self._positions(fact) == self._written and not flying
 
     def _positions(self, fact: Mapping[str, Any]) -> dict[str, int]:
         return {
