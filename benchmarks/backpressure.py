@@ -8,9 +8,9 @@ behind that backlog: ``N`` of them unaligned, one aligned (which takes until the
 
 For each mode it prints completion times, how many micro-batches of the slow stage that is, how many
 rows (and bytes) the checkpoints referenced in flight, what they wrote themselves, and the share of
-them that a timeout of 10 s would have expired. Nothing in flight is copied: what a checkpoint
-writes is its changed keys and one row in ``checkpoints``. Figures are for this machine and this run
-only.
+them that a timeout of 10 s would have expired; then a picture of the longest, each to its own
+scale. Nothing in flight is copied: what a checkpoint writes is its changed keys and one row in
+``checkpoints``. Figures are for this machine and this run only.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from _running_sum import add, session
 from pyspark.sql import SparkSession
+from rich.console import Console
 
 import absflow
 from absflow.cli.reader import CheckpointRecord, Reader
+from absflow.cli.tables import phases
 
 ROWS = 4_000
 KEYS = 500
@@ -117,8 +119,14 @@ class Job:
         return [r for r in done if r.triggered_at.timestamp() >= since]
 
 
-def measure(spark: SparkSession, root: Path, mode: str, given: argparse.Namespace) -> None:
-    """Build up the backlog, wait for the checkpoints behind it, and print what they took."""
+def measure(
+    spark: SparkSession, root: Path, mode: str, given: argparse.Namespace
+) -> CheckpointRecord:
+    """Build up the backlog, wait for the checkpoints behind it, and print what they took.
+
+    Returns:
+        The one that took longest.
+    """
     job = Job(spark, root, mode, given.pause)
     while job.backlog_s() < given.backlog:
         assert job.run.is_active
@@ -145,6 +153,7 @@ def measure(spark: SparkSession, root: Path, mode: str, given: argparse.Namespac
         f"behind {behind:.0f} s; a micro-batch: fast {float(np.median(fast)):.1f} s, "
         f"slow {batch:.1f} s, four of which read what one of the fast stage brings"
     )
+    return max(records, key=lambda record: record.duration_ms or 0)
 
 
 def main(given: argparse.Namespace) -> None:
@@ -158,10 +167,15 @@ def main(given: argparse.Namespace) -> None:
             f"{n:<{w}}" if n == "mode" else f"{n:>{w}}" for n, w in zip(names, widths, strict=True)
         )
     )
+    longest = {}
     for mode in ("unaligned", "aligned"):
         with tempfile.TemporaryDirectory() as root:
-            measure(spark, Path(root), mode, given)
+            longest[mode] = measure(spark, Path(root), mode, given)
     spark.stop()
+    console = Console(highlight=False, width=100)
+    for mode, record in longest.items():
+        console.print(f"\nthe longest {mode}, {(record.duration_ms or 0) / 1000:.1f} s:")
+        console.print(phases(record))
 
 
 if __name__ == "__main__":
