@@ -36,6 +36,7 @@ from absflow.protocol.checkpoints import (
 )
 from absflow.protocol.messages import Triggered
 from absflow.simulation.job import Graph, Row, transform
+from absflow.simulation.restore import reconstruct
 from absflow.simulation.stage import Memory, Sent
 from absflow.simulation.tables import Tables
 
@@ -304,7 +305,7 @@ def _cut(
         yield f"checkpoint {checkpoint_id}: sets {missing} are not in the history of {stage}"
         return
     wanted = due.state(stage, processed)
-    if (there := _reconstruct(tables, stage, part.lineage)) != wanted:
+    if (there := reconstruct(tables.histories[stage], part.lineage)) != wanted:
         yield (
             f"consistent cut: checkpoint {checkpoint_id}, stage {stage}, after "
             f"{ {'>'.join(way): count for way, count in processed.items()} }: "
@@ -319,18 +320,6 @@ def _cut(
                 f"consistent cut: {there_rows} rows of {'>'.join(path)} stand before barrier "
                 f"{checkpoint_id}, due are {due_rows}"
             )
-
-
-def _reconstruct(tables: Tables, stage: str, lineage: tuple[int, ...]) -> State:
-    """The last change of each key along the lineage."""
-    state: State = {}
-    for set_id in lineage:
-        for key, value in tables.histories[stage].sets[set_id].items():
-            if value is None:
-                state.pop(key, None)
-            else:
-                state[key] = value
-    return state
 
 
 def _difference(there: State, wanted: State) -> str:

@@ -101,17 +101,20 @@ def draw_knobs(
     )
 
 
-def build(seed: int, knobs: Knobs, dice: random.Random) -> Scene:
-    """A scene with full sources and empty tables."""
+def build(seed: int, knobs: Knobs, dice: random.Random, tables: Tables | None = None) -> Scene:
+    """A scene with these tables; with full sources and empty tables if none are given."""
+    clock = Clock()
+    story = Story(clock)
+    story.tell("world", "begins", None, f"seed {seed}, graph {knobs.graph.name}, {knobs.policy}")
+    faults = Faults(knobs.rates, knobs.quiet_ms, dice, clock)
+    return Scene(knobs, dice, clock, faults, story, tables or _draw_tables(knobs, dice))
+
+
+def _draw_tables(knobs: Knobs, dice: random.Random) -> Tables:
     rows = {}
     arrivals = {}
     for source in knobs.graph.sources:
         rows[source] = draw_rows(dice, source, dice.randint(knobs.rows // 3, knobs.rows))
         last_ms = dice.randint(knobs.arrival_ms // 8, knobs.arrival_ms)
         arrivals[source] = tuple(sorted(dice.randint(0, last_ms) for _ in rows[source]))
-    clock = Clock()
-    story = Story(clock)
-    story.tell("world", "begins", None, f"seed {seed}, graph {knobs.graph.name}, {knobs.policy}")
-    faults = Faults(knobs.rates, knobs.quiet_ms, dice, clock)
-    tables = Tables.of(knobs.graph, rows, arrivals)
-    return Scene(knobs, dice, clock, faults, story, tables)
+    return Tables.of(knobs.graph, rows, arrivals)

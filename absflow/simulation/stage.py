@@ -30,6 +30,7 @@ __all__ = [
     "Batch",
     "End",
     "Entry",
+    "Held",
     "Item",
     "Memory",
     "Outcome",

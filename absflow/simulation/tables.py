@@ -83,9 +83,9 @@ class StageFiles:
         return self.memories[self.committed]
 
     def end_of(self, name: str) -> int:
-        """How far the committed batches have read an input."""
+        """How far the committed batches have read an input; -1 is what the attempt began with."""
         plan = self.offsets.get(self.committed)
-        return plan.spans[name][1] if plan else 0
+        return plan.spans.get(name, (0, 0))[1] if plan else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,11 @@ from absflow.simulation.driver import Driver
 from absflow.simulation.faults import Rates
 from absflow.simulation.job import Graph, StageSpec
 from absflow.simulation.query import Appender, Query
+from absflow.simulation.restore import restored
 from absflow.simulation.scene import Scene, build, draw_knobs
 from absflow.simulation.tables import Tables, Wish
 
-__all__ = ["Result", "run"]
+__all__ = ["Result", "go_back", "run"]
 
 _LIMIT_MS = 60_000
 _RESTART_MS = (50, 400)
@@ -32,6 +33,7 @@ class Result:
 
     Attributes:
         seed: plays it again.
+        graph: the job.
         finished: the job came to its end.
         story: one line per event.
         marks: how often each hard case was reached.
@@ -40,6 +42,7 @@ class Result:
     """
 
     seed: int
+    graph: Graph
     finished: bool
     story: tuple[str, ...]
     marks: Counter[str]
@@ -58,8 +61,26 @@ def run(seed: int, graph: Graph | None = None, rates: Rates | None = None) -> Re
     """Play the world of ``seed``; ``graph`` and ``rates`` replace what the seed would draw."""
     dice = random.Random(seed)
     knobs = draw_knobs(dice, graph, rates)
-    world = World(build(seed, knobs, dice))
-    scene = world.scene
+    return _play(seed, build(seed, knobs, dice))
+
+
+def go_back(seed: int, result: Result, checkpoint_id: int) -> Result:
+    """Play on from a checkpoint of a world at its end, with other settings and faults.
+
+    Args:
+        seed: plays it again.
+        result: the world.
+        checkpoint_id: a completed checkpoint of it.
+    """
+    dice = random.Random(seed)
+    knobs = draw_knobs(dice, result.graph)
+    tables = restored(result.graph, result.tables, result.tables.manifests[checkpoint_id])
+    return _play(seed, build(seed, knobs, dice, tables))
+
+
+def _play(seed: int, scene: Scene) -> Result:
+    knobs = scene.knobs
+    world = World(scene)
     try:
         finished = world.play()
         violations = checkers.check(knobs.graph, scene.tables, finished)
@@ -67,7 +88,8 @@ def run(seed: int, graph: Graph | None = None, rates: Rates | None = None) -> Re
         finished = False
         violations = [f"protocol violation: {error}"]
     marks = scene.story.marks
-    return Result(seed, finished, tuple(scene.story.lines), marks, tuple(violations), scene.tables)
+    story = tuple(scene.story.lines)
+    return Result(seed, knobs.graph, finished, story, marks, tuple(violations), scene.tables)
 
 
 class World:

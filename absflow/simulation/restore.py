@@ -1,0 +1,79 @@
+"""A restore in a simulated world: the tables of a new attempt that begins with a checkpoint.
+
+Nothing but what the manifest names gets into it: the sets of its lineages, its positions, and the
+rows that it has in flight, which the first micro-batch of their stage processes. What stands in a
+channel before the barrier stays, as it has been published; nobody reads it again.
+"""
+
+from __future__ import annotations
+
+from absflow.protocol import alignment
+from absflow.protocol.alignment import Barrier
+from absflow.protocol.checkpoints import Fact, FactKind, Manifest, StageManifest
+from absflow.simulation.job import Graph, StageSpec
+from absflow.simulation.stage import End, Entry, Held, Memory, Sent, Value
+from absflow.simulation.tables import Channel, History, Plan, StageFiles, Tables
+
+__all__ = ["reconstruct", "restored"]
+
+
+def restored(graph: Graph, tables: Tables, manifest: Manifest) -> Tables:
+    """What an attempt begins with that is restored from ``manifest``; ``tables`` stay as they are.
+
+    Raises:
+        KeyError: a set that the manifest names is not in a history.
+    """
+    made = Tables(tables.rows, {source: (0,) * len(rows) for source, rows in tables.rows.items()})
+    number = manifest.checkpoint_id
+    made.facts.append(Fact(number, FactKind.COMPLETED, None, manifest.request))
+    made.manifests[number] = manifest
+    for spec in graph.stages:
+        made.channels[spec.name] = Channel(_published(tables.channels[spec.name], number))
+    for spec in graph.stages:
+        part = next(s for s in manifest.stages if s.report.stage == spec.name)
+        history = tables.histories[spec.name]
+        made.histories[spec.name] = History({n: history.sets[n] for n in part.lineage}, number)
+        ends = {root: int(part.report.positions[root]) for root in spec.roots}
+        ends |= {sender: len(made.log_of(sender)) for sender in spec.upstream}
+        read = Plan({name: (end, end) for name, end in ends.items()})
+        memory = _memory(tables, spec, part, manifest)
+        made.stages[spec.name] = StageFiles({-1: memory}, {-1: read})
+    return made
+
+
+def _memory(tables: Tables, spec: StageSpec, part: StageManifest, manifest: Manifest) -> Memory:
+    number = manifest.checkpoint_id
+    values = reconstruct(tables.histories[spec.name], part.lineage)
+    late = [
+        Held(name, item.epoch, item.row)
+        for name, position in part.report.in_flight.items()
+        for item in tables.log_of(name)[int(position) :]
+        if isinstance(item, Sent) and item.epoch <= number
+    ]
+    return Memory(
+        alignment.start(spec.inputs, number),
+        tuple(late),
+        {key: Entry(value, number) for key, value in values.items()},
+    )
+
+
+def _published(channel: Channel, number: int) -> list[Sent | Barrier | End]:
+    """The items before barrier ``number``; epochs never fall along a channel."""
+    items: list[Sent | Barrier | End] = []
+    for item in channel.items:
+        if isinstance(item, End) or (isinstance(item, Sent) and item.epoch > number):
+            break
+        items.append(item)
+    return items
+
+
+def reconstruct(history: History, lineage: tuple[int, ...]) -> dict[str, Value]:
+    """The last change of each key along a lineage; a tombstone takes it away."""
+    state: dict[str, Value] = {}
+    for set_id in lineage:
+        for key, value in history.sets[set_id].items():
+            if value is None:
+                state.pop(key, None)
+            else:
+                state[key] = value
+    return state
