@@ -274,7 +274,7 @@ def test_a_world_without_an_end_is_stuck(tables):
 def test_a_failure_can_be_played_again(tables):
     """The message of a violation has the seed, the promise, and how it came to it."""
     story = tuple(f"event {n}" for n in range(100))
-    result = Result(77, True, story, {}, ("consistent cut: broken",), tables)
+    result = Result(77, GRAPH, True, story, {}, ("consistent cut: broken",), tables)
     said = result.explain(lines=3).splitlines()
     assert said[0] == "seed 77: wrong is"
     assert said[1].strip() == "consistent cut: broken"
