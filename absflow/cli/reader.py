@@ -382,7 +382,9 @@ class _Shelf:
         with self._reader._reading(directory):
             store, path = self._reader._files(directory)
             found = store.get_file_info(FileSelector(path, allow_not_found=True))
-            return sorted(info.base_name for info in found)
+            names = (info.base_name for info in found)
+            # Hidden ones are being written, or a kill left them: absflow.storage.files.
+            return sorted(name for name in names if not name.startswith("."))
 
     def read(self, path: str) -> str | None:
         with self._reader._reading(path):
