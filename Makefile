@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+FLINK := apache-flink==2.3.0
 
 # Spark's Python workers must be this environment's interpreter, else they find no pyarrow.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -40,8 +41,10 @@ chaos: setup ## kill the driver with SIGKILL KILLS=120 times, from SEED= (JOB=ge
 	@$(BIN)/python tests/chaos/chaos.py \
 	  $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(JOB),--job $(JOB))
 
-bench: setup ## run each program in benchmarks/
-	@set -e; for program in benchmarks/[a-z]*.py; do echo "== $$program"; $(BIN)/python $$program; done
+bench: setup .venv-flink/.setup ## run each program in benchmarks/, Flink's too
+	@set -e; for program in benchmarks/[a-z]*.py; do echo "== $$program"; \
+	  case $$program in */flink_*) python=.venv-flink/bin/python;; *) python=$(BIN)/python;; esac; \
+	  $$python $$program; done
 
 clean: ## delete caches and what Spark left behind (.venv stays)
 	@rm -rf .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
@@ -50,6 +53,13 @@ clean: ## delete caches and what Spark left behind (.venv stays)
 
 java:
 	@sh .ci/java_check.sh
+
+# PyFlink pins other versions of what absflow needs, and only benchmarks want it.
+.venv-flink/.setup: | java
+	@echo "setting up .venv-flink (PyFlink, about 850 MB) ..."
+	@test -x .venv-flink/bin/python || $(PYTHON) -m venv .venv-flink
+	@.venv-flink/bin/python -m pip install --quiet --disable-pip-version-check $(FLINK)
+	@touch $@
 
 # The stamp is written last, so that a setup that failed is done again.
 .venv/.setup: setup.cfg setup.py | java

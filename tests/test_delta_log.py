@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from absflow.storage.delta_log import LogTail
 
 FILES: dict[str, str] = {}
+
+
+def names(path: str) -> list[str]:
+    return [file.removeprefix(f"{path}/") for file in FILES]
 
 
 def commit(version: int, app_id: str, txn: int) -> None:
@@ -28,7 +34,7 @@ def test_a_tail_reads_each_commit_once_and_remembers_transactions() -> None:
         reads.append(path)
         return FILES.get(path)
 
-    tail = LogTail(read, "t")
+    tail = LogTail(read, names, "t")
     assert not tail.find("app", 0)
     commit(0, "app", 5)
     commit(1, "other", 9)
@@ -45,6 +51,28 @@ def test_a_tail_begins_behind_the_last_checkpoint() -> None:
     FILES.clear()
     FILES["t/_delta_log/_last_checkpoint"] = json.dumps({"version": 40, "size": 3})
     commit(41, "app", 7)
-    tail = LogTail(FILES.get, "t")
+    tail = LogTail(FILES.get, names, "t")
     assert [c.version for c in tail.advance()] == [41]
     assert tail.find("app", 7)
+
+
+@pytest.mark.parametrize("torn", ["", '{"version":4'])
+@pytest.mark.parametrize("first", [0, 30])
+def test_a_torn_hint_is_no_hint(torn: str, first: int) -> None:
+    """A kill of Delta's write leaves it empty; what commits there are are read."""
+    FILES.clear()
+    FILES["t/_delta_log/_last_checkpoint"] = torn
+    FILES[f"t/_delta_log/{first + 1:020d}.checkpoint.parquet"] = ""
+    for version in range(first, first + 3):
+        commit(version, "app", version)
+    tail = LogTail(FILES.get, names, "t")
+    assert [c.version for c in tail.advance()] == [first, first + 1, first + 2]
+
+
+def test_a_torn_hint_of_an_empty_log() -> None:
+    """Whatever comes is read."""
+    FILES.clear()
+    FILES["t/_delta_log/_last_checkpoint"] = ""
+    tail = LogTail(FILES.get, names, "t")
+    commit(0, "app", 1)
+    assert [c.version for c in tail.advance()] == [0]

@@ -33,11 +33,14 @@ class Log:
         self.reads += 1
         return self.files.get(path)
 
+    def names(self, path: str) -> list[str]:
+        return [name.rpartition("/")[2] for name in self.files]
+
 
 def test_a_newer_claim_fences_for_good() -> None:
     """The error says who took over and when; own and older claims are none."""
     log = Log()
-    fence = Fence(log.read, "t", 4, NO_LOCK)
+    fence = Fence(log.read, log.names, "t", 4, NO_LOCK)
     fence.check()
     for incarnation in (3, 4, 4):
         log.claim({"incarnation": incarnation})
@@ -53,7 +56,7 @@ def test_a_newer_claim_fences_for_good() -> None:
 def test_commits_of_others_are_no_claims() -> None:
     """Somebody may compact the table, or note what he likes."""
     log = Log()
-    fence = Fence(log.read, "t", 4, NO_LOCK)
+    fence = Fence(log.read, log.names, "t", 4, NO_LOCK)
     for note in ({}, {"incarnation": "nine"}, "words", {"other": 9}):
         log.claim(note)
     fence.check()
@@ -64,7 +67,7 @@ def test_a_look_reads_nothing_that_grows() -> None:
     log = Log()
     for _ in range(50):
         log.claim({"incarnation": 1})
-    fence = Fence(log.read, "t", 1, NO_LOCK)
+    fence = Fence(log.read, log.names, "t", 1, NO_LOCK)
     fence.check()
     before = log.reads
     fence.check()
@@ -75,7 +78,7 @@ def test_a_note_beside_the_lock_fences(tmp_path) -> None:
     """Before the newer can claim at all; and for good, though the note goes."""
     log, note = Log(), tmp_path / "note"
     with (tmp_path / "lock").open("w") as held:
-        fence = Fence(log.read, "t", 4, RootLock(str(note), held.fileno()))
+        fence = Fence(log.read, log.names, "t", 4, RootLock(str(note), held.fileno()))
         fence.check()
         note.write_text("pid 7 on here")
         with pytest.raises(FencedError, match="takes the job over: pid 7 on here"):
@@ -97,7 +100,7 @@ def test_threads_look_one_after_the_other() -> None:
         inside -= 1
         return log.read(path)
 
-    fence = Fence(read, "t", 1, NO_LOCK)
+    fence = Fence(read, log.names, "t", 1, NO_LOCK)
     before = log.reads
     threads = [threading.Thread(target=fence.check) for _ in range(8)]
     for thread in threads:

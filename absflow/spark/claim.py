@@ -46,7 +46,7 @@ class Claim:
         """Nothing is written yet; ``rows`` are those of ``attempts``."""
         self.incarnation: int = max((row["incarnation"] for row in rows), default=0) + 1
         self.lock = lock
-        self.fence = Fence(files.read, layout.attempts, self.incarnation, lock)
+        self.fence = Fence(files.read, files.names, layout.attempts, self.incarnation, lock)
         self._spark = spark
         self._files = files
         self._layout = layout

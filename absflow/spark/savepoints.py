@@ -52,7 +52,7 @@ class Requests:
         self._spark = spark
         self._path = layout.requests
         self._incarnation = incarnation
-        self._log = LogTail(files.read, self._path)
+        self._log = LogTail(files.read, files.names, self._path)
         # What stands since before this driver may be in no commit behind the log's checkpoint.
         self._news = self._log.version >= 0
         self._told: set[str] = set()

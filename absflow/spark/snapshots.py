@@ -65,7 +65,7 @@ class SnapshotAppender:
         self._tell = tell
         self._table = layout.state(table)
         self._app_id = f"{job}/{spec.name}/attempt={attempt}/state"
-        self._log = LogTail(files.read, self._table)
+        self._log = LogTail(files.read, files.names, self._table)
         files.delete(layout.staging(spec.name, attempt))
         self._waiting: queue.Queue[tuple[int, str | None, float] | None] = queue.Queue()
         self._thread = threading.Thread(

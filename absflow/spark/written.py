@@ -316,7 +316,7 @@ class _Writing:
             return
         columns = tables.history_columns(given.spec.keys, given.spec.state)
         app_id = f"{self._job.graph.job}/{given.name}/written/state"
-        log = LogTail(self._files.read, path)
+        log = LogTail(self._files.read, self._files.names, path)
         note = {"stage": given.name, "set": savepoint_id}
         rows = given.frame.mapInArrow(
             _history_rows(given.spec, savepoint_id), from_arrow_schema(columns)

@@ -90,8 +90,12 @@ def log_file(table: str, version: int) -> str:
 
 def newest_version(names: Iterable[str]) -> int | None:
     """The newest version among the names in a log's directory; None if there is none."""
+    return max(_versions(names), default=None)
+
+
+def _versions(names: Iterable[str]) -> list[int]:
     stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
-    return max((int(s) for s in stems if s.isdecimal() and len(s) == _VERSION_DIGITS), default=None)
+    return [int(s) for s in stems if s.isdecimal() and len(s) == _VERSION_DIGITS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +131,34 @@ class LogTail:
         transactions: application id -> newest version among the commits read.
     """
 
-    def __init__(self, read: Callable[[str], str | None], table: str) -> None:
-        """Follow ``table`` from its last checkpoint on; ``read`` gives a file's text or None."""
+    def __init__(
+        self,
+        read: Callable[[str], str | None],
+        names: Callable[[str], Sequence[str]],
+        table: str,
+    ) -> None:
+        """Follow a table from its last checkpoint on.
+
+        Args:
+            read: gives a file's text or None.
+            names: gives the names in a directory.
+            table: the table's path.
+        """
         self._read = read
         self._table = table
-        hint = read(f"{table}/_delta_log/_last_checkpoint")
-        self.version: int = -1 if hint is None else json.loads(hint)["version"]
+        self.version: int = self._begin(names)
         self.transactions: dict[str, int] = {}
+
+    def _begin(self, names: Callable[[str], Sequence[str]]) -> int:
+        hint = self._read(f"{self._table}/_delta_log/_last_checkpoint")
+        if hint is None:
+            return -1
+        try:
+            return int(json.loads(hint)["version"])
+        except ValueError:
+            # Delta does not put this file in place whole, so a kill may leave it empty, and Delta
+            # then goes by what is there.
+            return min(_versions(names(f"{self._table}/_delta_log")), default=0) - 1
 
     def advance(self) -> list[Commit]:
         """The commits since the last call, in order."""

@@ -20,7 +20,7 @@ without put-if-absent, where Delta itself may lose a commit.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from absflow.errors import FencedError
 from absflow.storage.delta_log import LogTail
@@ -35,6 +35,7 @@ class Fence:
     def __init__(
         self,
         read: Callable[[str], str | None],
+        names: Callable[[str], Sequence[str]],
         attempts: str,
         incarnation: int,
         lock: RootLock,
@@ -43,11 +44,12 @@ class Fence:
 
         Args:
             read: gives a file's text or None.
+            names: gives the names in a directory.
             attempts: the table of the claims; it need not be there yet.
             incarnation: this driver's.
             lock: of the storage root.
         """
-        self._log = LogTail(read, attempts)
+        self._log = LogTail(read, names, attempts)
         self._incarnation = incarnation
         self._lock = lock
         self._mutex = threading.Lock()

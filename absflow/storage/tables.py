@@ -321,7 +321,7 @@ class DriverTable:
         self._app_id = app_id
         self._incarnation = incarnation
         self._written = 0
-        self._log = LogTail(files.read, path)
+        self._log = LogTail(files.read, files.names, path)
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows."""

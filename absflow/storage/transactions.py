@@ -83,7 +83,7 @@ class _Transactions:
         self.table = table
         self._lock = threading.Lock()
         self._files = files
-        self._tail = LogTail(self._read, path)
+        self._tail = LogTail(self._read, files.names, path)
         self._whole = self._tail.version < 0
         self._older: Any = None
 

@@ -273,7 +273,7 @@ def test_behind_a_claim_delta_skips_the_facts_of_older_drivers(
 ) -> None:
     """Also of one that has looked for a newer driver just before."""
     files, path = Files(spark), f"file:{tmp_path}/facts"
-    blind = Fence(lambda path: None, path, 1, RootLock("", None))
+    blind = Fence(lambda path: None, lambda path: [], path, 1, RootLock("", None))
     schema = pa.schema([("fact", pa.string())])
     older, newer = (
         tables.DriverTable(spark, files, path, schema, "job/driver", n, blind) for n in (1, 2)

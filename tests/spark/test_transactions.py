@@ -81,6 +81,24 @@ def test_a_new_driver_knows_what_was_written(spark: SparkSession, table: str, wr
     assert commits(table) == there + 1
 
 
+def test_a_kill_may_have_left_an_empty_hint(spark: SparkSession, table: str) -> None:
+    """Delta writes over ``_last_checkpoint``; it goes by the log then, and so do we."""
+    for number in range(4):
+        append_once(rows(spark), table, "job/a", number, {})
+    hint = Path(table, "_delta_log", "_last_checkpoint")
+    assert hint.read_text()
+    hint.write_text("")
+    Path(table, "_delta_log", "._last_checkpoint.crc").unlink()
+    for version in range(3):
+        Path(log_file(table, version)).unlink()
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    forget()
+    append_once(rows(spark), table, "job/a", 3, {})
+    assert commits(table) == 4
+    append_once(rows(spark), table, "job/a", 4, {})
+    assert commits(table) == 5
+
+
 def test_a_table_that_is_made_anew_has_nothing(spark: SparkSession, table: str) -> None:
     """At the same path: what the old one had is forgotten."""
     append_once(rows(spark), table, "job/a", 5, {})
