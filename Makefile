@@ -43,7 +43,7 @@ chaos: setup ## kill the driver with SIGKILL KILLS=120 times, from SEED= (JOB=ge
 
 bench: setup .venv-flink/.setup ## run each program in benchmarks/, Flink's too
 	@set -e; for program in benchmarks/[a-z]*.py; do echo "== $$program"; \
-	  case $$program in */flink_*) python=.venv-flink/bin/python;; *) python=$(BIN)/python;; esac; \
+	  case $$program in *_flink.py) python=.venv-flink/bin/python;; *) python=$(BIN)/python;; esac; \
 	  $$python $$program; done
 
 clean: ## delete caches and what Spark left behind (.venv stays)

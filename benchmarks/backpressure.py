@@ -148,7 +148,7 @@ def measure(
     written = max(sum(s.report.bytes_changed for s in r.stages) for r in records)
     expired = sum(s > TIMEOUT_S for s in seconds) / len(seconds)
     print(
-        f"{mode:<10} {len(seconds):>3} {middle:>8.1f} {seconds[-1]:>8.1f} {middle / batch:>8.1f} "
+        f"{mode:<15} {len(seconds):>3} {middle:>8.1f} {seconds[-1]:>8.1f} {middle / batch:>8.1f} "
         f"{rows:>9,} {size / 1000:>9,.0f} {written / 1000:>9,.0f} {expired:>8.0%}   "
         f"behind {behind:.0f} s; a micro-batch: fast {float(np.median(fast)):.1f} s, "
         f"slow {batch:.1f} s, four of which read what one of the fast stage brings"
@@ -161,7 +161,7 @@ def main(given: argparse.Namespace) -> None:
     spark = session("backpressure")
     spark.conf.set("spark.sql.shuffle.partitions", "4")
     names = ("mode", "n", "median s", "most s", "batches", "in flight", "kB", "written", "expired")
-    widths = (10, 3, 8, 8, 8, 9, 9, 9, 8)
+    widths = (15, 3, 8, 8, 8, 9, 9, 9, 8)
     print(
         " ".join(
             f"{n:<{w}}" if n == "mode" else f"{n:>{w}}" for n, w in zip(names, widths, strict=True)
