@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from _backlog_table import head, line
 from _running_sum import add, session
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -148,9 +149,18 @@ def measure(
     written = max(sum(s.report.bytes_changed for s in r.stages) for r in records)
     expired = sum(s > TIMEOUT_S for s in seconds) / len(seconds)
     print(
-        f"{mode:<15} {len(seconds):>3} {middle:>8.1f} {seconds[-1]:>8.1f} {middle / batch:>8.1f} "
-        f"{rows:>9,} {size / 1000:>9,.0f} {written / 1000:>9,.0f} {expired:>8.0%}   "
-        f"behind {behind:.0f} s; a micro-batch: fast {float(np.median(fast)):.1f} s, "
+        line(
+            mode,
+            f"{len(seconds)}",
+            f"{middle:.1f}",
+            f"{seconds[-1]:.1f}",
+            f"{middle / batch:.1f}",
+            f"{rows:,}",
+            f"{size / 1000:,.0f}",
+            f"{written / 1000:,.0f}",
+            f"{expired:.0%}",
+        )
+        + f"   behind {behind:.0f} s; a micro-batch: fast {float(np.median(fast)):.1f} s, "
         f"slow {batch:.1f} s, four of which read what one of the fast stage brings"
     )
     return max(records, key=lambda record: record.duration_ms or 0)
@@ -160,13 +170,7 @@ def main(given: argparse.Namespace) -> None:
     """Each mode in turn, in one JVM."""
     spark = session("backpressure")
     spark.conf.set("spark.sql.shuffle.partitions", "4")
-    names = ("mode", "n", "median s", "most s", "batches", "in flight", "kB", "written", "expired")
-    widths = (15, 3, 8, 8, 8, 9, 9, 9, 8)
-    print(
-        " ".join(
-            f"{n:<{w}}" if n == "mode" else f"{n:>{w}}" for n, w in zip(names, widths, strict=True)
-        )
-    )
+    print(head())
     longest = {}
     for mode in ("unaligned", "aligned"):
         with tempfile.TemporaryDirectory() as root:

@@ -32,6 +32,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
+from _backlog_table import head, line
+
 try:
     from pyflink.common import Configuration, Types, WatermarkStrategy
     from pyflink.datastream import KeyedProcessFunction, StreamExecutionEnvironment
@@ -162,24 +164,26 @@ def measure(root: Path, mode: str, given: argparse.Namespace) -> None:
     )
     expired = sum(s > TIMEOUT_S for s in seconds) / len(seconds)
     print(
-        f"{'flink ' + mode:<15} {len(seconds):>3} {statistics.median(seconds):>8.2f} "
-        f"{seconds[-1]:>8.2f} {'-':>8} {size // ROW_BYTES:>9,} {size / 1000:>9,.0f} "
-        f"{written / 1000:>9,.0f} {expired:>8.0%}   "
-        f"behind {behind / rate:.0f} s: {behind:,} rows, of which the slow stage does {rate:.0f} a "
-        "second",
+        line(
+            f"flink {mode}",
+            f"{len(seconds)}",
+            f"{statistics.median(seconds):.2f}",
+            f"{seconds[-1]:.2f}",
+            "-",
+            f"{size // ROW_BYTES:,}",
+            f"{size / 1000:,.0f}",
+            f"{written / 1000:,.0f}",
+            f"{expired:.0%}",
+        )
+        + f"   behind {behind / rate:.0f} s: {behind:,} rows, of which the slow stage does "
+        f"{rate:.0f} a second",
         flush=True,
     )
 
 
 def main(given: argparse.Namespace) -> None:
     """Each mode in turn, in one JVM."""
-    names = ("mode", "n", "median s", "most s", "batches", "in flight", "kB", "written", "expired")
-    widths = (15, 3, 8, 8, 8, 9, 9, 9, 8)
-    print(
-        " ".join(
-            f"{n:<{w}}" if n == "mode" else f"{n:>{w}}" for n, w in zip(names, widths, strict=True)
-        )
-    )
+    print(head())
     for mode in ("unaligned", "aligned"):
         # Flink may still be at deleting its own files.
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as root:

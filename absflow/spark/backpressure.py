@@ -24,7 +24,7 @@ from absflow.protocol.load import Backlog, Load, Meter
 from absflow.spark.listener import BatchDone
 from absflow.spark.plan import source_index
 from absflow.spark.positions import NOTHING_READ
-from absflow.storage.channel_log import ChannelTail
+from absflow.storage.channel_log import ChannelTail, read_to
 from absflow.storage.delta_log import DeltaPosition
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
@@ -82,12 +82,10 @@ class Backpressure:
             offsets = _offsets(files, layout.spark_checkpoint(spec.name, attempt))
             for name in _channels(spec):
                 at = offsets[source_index(spec, name)] if offsets else NOTHING_READ
-                known = None if at == NOTHING_READ else DeltaPosition.parse(at)
-                readers.setdefault(name, {})[spec.name] = known
+                readers.setdefault(name, {})[spec.name] = read_to(at)
         self._channels: dict[str, _Channel] = {}
         for name, positions in readers.items():
-            version = min(at.version if at else 0 for at in positions.values())
-            tail = ChannelTail(files.read, layout.channel(name, attempt), version)
+            tail = ChannelTail(files.read, layout.channel(name, attempt), _slowest(positions))
             self._channels[name] = _Channel(tail, positions)
 
     # -- the thread of the job ----------------------------------------------------------------
@@ -174,8 +172,7 @@ class Backpressure:
     def _has_read(self, channel: _Channel, reader: str, position: DeltaPosition) -> None:
         with channel.lock:
             channel.readers[reader] = position
-            versions = [at.version if at else 0 for at in channel.readers.values()]
-            channel.tail.forget(min(versions))
+            channel.tail.forget(_slowest(channel.readers))
 
     def _too_far_behind(self, stage: str, channel: _Channel) -> tuple[str, Backlog] | None:
         """The consumer that has most to read, if that is more than it may be."""
@@ -206,6 +203,11 @@ class Backpressure:
 
 def _channels(spec: StageSpec) -> list[str]:
     return [given.name for given in spec.inputs if not given.root]
+
+
+def _slowest(readers: Mapping[str, DeltaPosition | None]) -> int:
+    """The version of a channel before which every reader has read all."""
+    return min(at.version if at else 0 for at in readers.values())
 
 
 def _offsets(files: Files, checkpoint: str) -> list[str] | None:

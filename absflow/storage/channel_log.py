@@ -12,7 +12,7 @@ from absflow.errors import StorageError
 from absflow.protocol.load import Backlog
 from absflow.storage.delta_log import DeltaPosition, actions_of, commit_of, log_file
 
-__all__ = ["ChannelCommit", "ChannelFile", "ChannelTail", "channel_commit"]
+__all__ = ["ChannelCommit", "ChannelFile", "ChannelTail", "channel_commit", "read_to"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,11 @@ def _file(channel: str, add: dict[str, Any]) -> ChannelFile:
         )
     epoch = int(add["partitionValues"]["_epoch"])
     return ChannelFile(add["path"], epoch, int(rows), int(add["size"]))
+
+
+def read_to(position: str) -> DeltaPosition | None:
+    """How far a reader has come, as Spark's offset log says it; None if it has read nothing."""
+    return None if position == "-" else DeltaPosition.parse(position)
 
 
 class ChannelTail:

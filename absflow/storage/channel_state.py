@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from absflow.columnar.pages import SEQ_BITS
 from absflow.errors import StorageError
 from absflow.protocol.checkpoints import ChannelState
-from absflow.storage.channel_log import ChannelCommit, ChannelFile, channel_commit
-from absflow.storage.delta_log import DeltaPosition, log_file
+from absflow.storage.channel_log import ChannelCommit, ChannelFile, channel_commit, read_to
+from absflow.storage.delta_log import log_file
 
 __all__ = ["channel_state"]
 
@@ -46,7 +46,7 @@ def channel_state(
     Raises:
         StorageError: the log ends before the barrier, or has no statistics.
     """
-    place = None if position == "-" else DeltaPosition.parse(position)
+    place = read_to(position)
     version, index = (place.version, place.index) if place else (0, -1)
     commits = list(_commits(read, channel, version, checkpoint_id))
     named: tuple[ChannelFile, ...] = ()
