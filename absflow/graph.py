@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from absflow.columnar.keys import check_key_type
 from absflow.columnar.pages import CHANNEL_FIELDS
-from absflow.columnar.process import Frames, Process
+from absflow.columnar.process import Process
 from absflow.columnar.restore import Migration
 from absflow.columnar.stage import InputSpec, StageSpec
 from absflow.columnar.state import DELETED, MODIFIED_EPOCH
@@ -96,7 +96,6 @@ class StageNode:
         state: the state columns.
         output: the output columns.
         process: the user's function per input; empty for a forwarding stage.
-        frames: what the functions take and return.
         upgrade: how it is restored from an earlier form of itself.
     """
 
@@ -106,7 +105,6 @@ class StageNode:
     state: pa.Schema
     output: pa.Schema
     process: Mapping[str, Process]
-    frames: Frames = Frames.ARROW
     upgrade: Upgrade = field(default_factory=Upgrade)
 
 
@@ -377,7 +375,6 @@ def _spec(node: StageNode, inputs: tuple[InputSpec, ...], key_groups: int) -> St
         state=node.state,
         output=node.output,
         process=node.process,
-        frames=node.frames,
         key_groups=key_groups,
     )
 

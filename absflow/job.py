@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,20 +14,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType, _parse_datatype_string
 
-from absflow.columnar.process import Frames, Process
+from absflow.columnar.forms import RowFunction, on_pandas, per_row
+from absflow.columnar.process import Process
 from absflow.columnar.restore import Migration
 from absflow.errors import AbsflowError, GraphError
 from absflow.graph import SinkNode, SourceNode, StageNode, Upgrade, check
 from absflow.settings import PREFIX, Settings
 from absflow.sinks import Sink
 from absflow.spark.begin import plan
+from absflow.spark.per_key import KeyFunction, per_key
 from absflow.spark.plan import JobSpec, check_source
 from absflow.spark.restore import RestorePlan
 from absflow.spark.run import Run
 from absflow.spark.sources import describe_source
 from absflow.spark.written import write_savepoint
 
-__all__ = ["Job", "Node"]
+__all__ = ["AnyProcess", "Job", "Node"]
+
+AnyProcess = Process | RowFunction | KeyFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +96,8 @@ class Job:
         key: str | Sequence[str],
         state: str | StructType,
         output: str | StructType,
-        process: Process | Mapping[str, Process],
-        frames: str = "arrow",
+        process: AnyProcess | Mapping[str, AnyProcess],
+        form: str = "arrow",
         renamed_from: str | None = None,
         defaults: Mapping[str, object] | None = None,
         migrate: Migration | None = None,
@@ -106,9 +110,11 @@ class Job:
             key: one or several columns that every input has, with equal types.
             state: the state columns of a key (Spark DDL or StructType), without the key.
             output: the columns of the rows it emits.
-            process: the function, or one for each input by its name; see
-                :mod:`absflow.columnar.process` for what it is given and returns.
-            frames: "arrow" or "pandas": what the functions take and return.
+            process: the function, or one for each input by its name.
+            form: what the functions are. "arrow": columnar on Arrow tables
+                (:mod:`absflow.columnar.process`); "pandas": columnar on pandas frames; "per-key":
+                written for ``applyInPandasWithState`` (:mod:`absflow.spark.per_key`); "per-row":
+                ``(state, row) -> (state, outputs)`` (:func:`absflow.columnar.forms.per_row`).
             renamed_from: for a restore: the stage's name in the checkpoint.
             defaults: for a restore: what the keys in the checkpoint get in state columns that are
                 new, by column; None stands for null.
@@ -122,16 +128,14 @@ class Job:
         given = [inputs] if isinstance(inputs, Node | str) else list(inputs)
         names = tuple(i.name if isinstance(i, Node) else i for i in given)
         functions = _functions(name, names, process)
-        if frames not in {f.value for f in Frames}:
-            raise GraphError(f"stage {name!r}: frames is {frames!r}, must be 'arrow' or 'pandas'")
+        made_columnar = self._form(name, form)
         node = StageNode(
             name=name,
             inputs=names,
             key=(key,) if isinstance(key, str) else tuple(key),
             state=_columns(name, "state", state),
             output=_columns(name, "output", output),
-            process=functions,
-            frames=Frames(frames),
+            process={given: made_columnar(function) for given, function in functions.items()},
             upgrade=Upgrade(renamed_from, dict(defaults or {}), migrate),
         )
         self._stages.append(node)
@@ -217,6 +221,19 @@ class Job:
         """
         return write_savepoint(self._spark, self._checked(), states, base)
 
+    def _form(self, stage: str, form: str) -> Callable[[Any], Process]:
+        """What makes a columnar function on Arrow tables out of one of this form."""
+        time_zone = str(self._spark.conf.get("spark.sql.session.timeZone"))
+        forms: dict[str, Callable[[Any], Process]] = {
+            "arrow": lambda function: function,
+            "pandas": on_pandas,
+            "per-key": lambda function: per_key(function, time_zone),
+            "per-row": per_row,
+        }
+        if form not in forms:
+            raise GraphError(f"stage {stage!r}: form is {form!r}, must be one of {list(forms)}")
+        return forms[form]
+
     def _write_plan(self, file: Path) -> int:
         """Write the document of the plan; the program's exit code."""
         document: dict[str, Any] = {"restores": False, "problems": []}
@@ -240,8 +257,8 @@ class Job:
 
 
 def _functions(
-    stage: str, inputs: tuple[str, ...], process: Process | Mapping[str, Process]
-) -> Mapping[str, Process]:
+    stage: str, inputs: tuple[str, ...], process: AnyProcess | Mapping[str, AnyProcess]
+) -> Mapping[str, AnyProcess]:
     """The process function of each input."""
     functions = process if isinstance(process, Mapping) else dict.fromkeys(inputs, process)
     if not isinstance(process, Mapping) and len(inputs) > 1:

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from channel_logs import Channel, at
 
-from absflow.columnar.process import Frames
 from absflow.columnar.stage import InputSpec, StageSpec
 from absflow.errors import StorageError
 from absflow.protocol.load import Backlog
@@ -45,7 +44,7 @@ class Files:
 def stage(name: str, *inputs: str) -> StageSpec:
     empty = pa.schema([])
     given = tuple(InputSpec(i, empty, root=i == "source") for i in inputs)
-    return StageSpec(name, given, empty, empty, empty, {}, Frames.ARROW, key_groups=1)
+    return StageSpec(name, given, empty, empty, empty, {}, key_groups=1)
 
 
 STAGES = {

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import traceback
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,31 +31,9 @@ from absflow.columnar.keys import factorize, locate
 from absflow.columnar.state import KeyedState, Touched
 from absflow.errors import ProcessError
 
-__all__ = ["Call", "Context", "Frame", "Frames", "Process", "Processed", "Result", "call"]
+__all__ = ["Call", "Context", "Frame", "Process", "Processed", "Result", "call"]
 
 Frame: TypeAlias = "pa.Table | pd.DataFrame"
-
-
-class Frames(Enum):
-    """What a process function takes and returns.
-
-    In pandas frames integers and booleans have pandas' nullable types (``Int64``, ``boolean``),
-    whether a batch has nulls or not.
-    """
-
-    ARROW = "arrow"
-    PANDAS = "pandas"
-
-
-# Without these a column of integers would be int64 in one batch and, for a null in it, float64 in
-# the next, which cannot tell 2**53 + 1 from 2**53.
-_NULLABLE: Mapping[pa.DataType, pd.api.extensions.ExtensionDtype] = {
-    pa.int8(): pd.Int8Dtype(),
-    pa.int16(): pd.Int16Dtype(),
-    pa.int32(): pd.Int32Dtype(),
-    pa.int64(): pd.Int64Dtype(),
-    pa.bool_(): pd.BooleanDtype(),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +64,8 @@ class Context:
         key_group: the key group.
         epoch: the stage's epoch: newest checkpoint it snapshotted + 1.
         time_ms: the micro-batch's time, ms since 1970 (UTC).
+        key: names of the key columns.
+        output: the declared output columns.
         key_of_row: for each row, the row of ``state`` that belongs to its key; int64.
         is_new: for each row of ``state``, whether the key has no state yet; bool.
         random: a generator that is seeded from stage, key group and batch.
@@ -96,12 +76,16 @@ class Context:
     key_group: int
     epoch: int
     time_ms: int
+    key: tuple[str, ...]
+    output: pa.Schema
     key_of_row: npt.NDArray[np.int64]
     is_new: npt.NDArray[np.bool_]
     random: np.random.Generator
 
 
 Process = Callable[[Any, Any, Context], Result]
+
+_PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +99,7 @@ class Call:
     batch_id: int
     time_ms: int
     number: int
-    frames: Frames
-    state_columns: pa.Schema
+    key: tuple[str, ...]
     output: pa.Schema
 
     @property
@@ -199,14 +182,13 @@ def _invoke(process: Process, made: Call, given: _Given) -> Result:
         key_group=made.key_group,
         epoch=made.epoch,
         time_ms=made.time_ms,
+        key=made.key,
+        output=made.output,
         key_of_row=given.codes,
         is_new=given.touched.new,
         random=np.random.Generator(np.random.Philox(made.seed)),
     )
-    rows, state = given.rows, given.touched.table
-    if made.frames is Frames.PANDAS:
-        rows, state = (table.to_pandas(types_mapper=_NULLABLE.get) for table in (rows, state))
-    return process(rows, state, context)
+    return process(given.rows, given.touched.table, context)
 
 
 def _first_bad(process: Process, made: Call, given: _Given) -> int:
@@ -234,7 +216,8 @@ def _raises(process: Process, made: Call, given: _Given) -> bool:
 def _user_trace(error: Exception) -> str:
     """The traceback below absflow's own frames."""
     frames = traceback.extract_tb(error.__traceback__)
-    return "".join(traceback.format_list([f for f in frames if f.filename != __file__])).rstrip()
+    theirs = [frame for frame in frames if _PACKAGE not in Path(frame.filename).parents]
+    return "".join(traceback.format_list(theirs)).rstrip()
 
 
 def _new_state(made: Call, result: Result, touched: Touched, before: KeyedState) -> KeyedState:

@@ -31,7 +31,7 @@ from absflow.columnar.pages import (
     page_batch,
     pages_of,
 )
-from absflow.columnar.process import Call, Frames, Process, call
+from absflow.columnar.process import Call, Process, call
 from absflow.columnar.restore import restored_state
 from absflow.columnar.state import KeyedState, snapshot_schema, state_schema
 from absflow.errors import PageCorruptError
@@ -91,7 +91,6 @@ class StageSpec:
         state: the state columns.
         output: the columns of its output.
         process: the user's function per input name; empty for a forwarding stage.
-        frames: what the functions take and return.
         key_groups: how many key groups there are.
     """
 
@@ -101,7 +100,6 @@ class StageSpec:
     state: pa.Schema
     output: pa.Schema
     process: Mapping[str, Process]
-    frames: Frames
     key_groups: int
 
     def input(self, name: str) -> InputSpec:
@@ -319,8 +317,7 @@ def _process_rows(work: _Work, name: str, pages: list[Page]) -> None:
                 batch_id=work.batch.batch_id,
                 time_ms=work.batch.time_ms,
                 number=work.calls,
-                frames=spec.frames,
-                state_columns=spec.state,
+                key=tuple(spec.keys.names),
                 output=spec.output,
             ),
             rows,

@@ -11,7 +11,8 @@ from arrow_cases import examples, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from absflow.columnar.process import Call, Frames, Result, call
+from absflow.columnar.forms import on_pandas
+from absflow.columnar.process import Call, Result, call
 from absflow.columnar.state import DELETED, KeyedState
 from absflow.errors import ProcessError
 
@@ -28,12 +29,10 @@ MADE = Call(
     batch_id=9,
     time_ms=1_700_000_000_000,
     number=0,
-    frames=Frames.ARROW,
-    state_columns=STATE,
+    key=("k",),
     output=OUTPUT,
 )
 WHERE = "stage 'legs', input 'flights', key group 17: "
-PANDAS = dataclasses.replace(MADE, frames=Frames.PANDAS)
 
 
 def rows(*pairs):
@@ -80,12 +79,12 @@ STORED = call(
 @examples(80)
 @given(
     st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 9)), min_size=1),
-    st.sampled_from([MADE, PANDAS]),
+    st.booleans(),
 )
-def test_each_row_knows_its_key(pairs, made):
+def test_each_row_knows_its_key(pairs, pandas):
     """State comes in the order of first rows; key_of_row and is_new say which row has which."""
     stored = {"a": (10, "x"), "b": (20, "y"), "c": (30, "z")}
-    gone = call(returning(Result(delete=[True])), made, rows(("b", 0)), STORED).state
+    gone = call(returning(Result(delete=[True])), MADE, rows(("b", 0)), STORED).state
     seen = {}
 
     def look(given_rows, state, context):
@@ -101,14 +100,15 @@ def test_each_row_knows_its_key(pairs, made):
         )
         return Result()
 
-    assert call(look, made, rows(*pairs), gone).state is gone
+    process = on_pandas(look) if pandas else look
+    assert call(process, MADE, rows(*pairs), gone).state is gone
     keys = list(dict.fromkeys(k for k, _ in pairs))
     assert seen["keys"] == keys
     assert seen["of_row"] == [k for k, _ in pairs]
     assert seen["new"] == [k == "b" or k not in stored for k in keys]
     assert seen["dtypes"] == (np.int64, np.bool_)
     assert seen["rows"] == len(pairs)
-    if made is PANDAS:
+    if pandas:
         assert seen["frames"] == {pd.DataFrame}
         assert seen["names"] == ["k", "n", "name"]
     else:
@@ -191,7 +191,7 @@ def test_pandas_frames_work_like_arrow_tables():
         output = state[["k"]].assign(total=n)
         return Result(output=output[["total", "k"]], state=state, delete=state["k"] == "b")
 
-    processed = call(count, PANDAS, rows(("a", 1), ("new", 5), ("b", 2), ("a", 3)), STORED)
+    processed = call(on_pandas(count), MADE, rows(("a", 1), ("new", 5), ("b", 2), ("a", 3)), STORED)
     assert rows_of(processed.output) == [("a", 14), ("new", 5), ("b", 22)]
     assert processed.output.schema == OUTPUT
     assert live(processed.state) == {"a": (14, "pandas"), "new": (5, "pandas"), "c": (30, "z")}
@@ -222,7 +222,7 @@ def test_a_safe_cast_is_made(output):
 def test_a_missing_number_is_null_in_pandas():
     """What pandas shows as NaN in a column of integers is a null again."""
     output = pd.DataFrame({"k": ["a", None], "total": [1.0, np.nan]})
-    processed = call(returning(Result(output=output)), PANDAS, AB, EMPTY)
+    processed = call(on_pandas(returning(Result(output=output))), MADE, AB, EMPTY)
     assert rows_of(processed.output) == [("a", 1), (None, None)]
 
 
@@ -235,7 +235,7 @@ def test_large_integers_beside_a_null_are_exact_in_pandas():
         seen.append((str(given_rows["v"].dtype), str(state["n"].dtype), state["n"].isna().all()))
         return Result(state=state.assign(n=given_rows["v"], name=None))
 
-    state = call(keep, PANDAS, rows(("a", large), ("b", None)), EMPTY).state
+    state = call(on_pandas(keep), MADE, rows(("a", large), ("b", None)), EMPTY).state
     assert live(state) == {"a": (large, None), "b": (None, None)}
     assert seen == [("Int64", "Int64", True)]
 
@@ -259,8 +259,8 @@ def in_pandas(given_rows, _state, _context):
 
 
 @pytest.mark.parametrize("bad", [0, 1, 499, 500, 998, 999])
-@pytest.mark.parametrize(("process", "made"), [(in_arrow, MADE), (in_pandas, PANDAS)])
-def test_the_first_bad_key_is_found(bad, process, made):
+@pytest.mark.parametrize("process", [in_arrow, on_pandas(in_pandas)])
+def test_the_first_bad_key_is_found(bad, process):
     """Out of 1000 keys, by their values, in about 2 log n calls; later ones do not matter."""
     calls = []
 
@@ -270,7 +270,7 @@ def test_the_first_bad_key_is_found(bad, process, made):
         return process(given_rows, state, context)
 
     pairs = [(f"key-{n}", -5 if n in (bad, 999) else n) for n in range(1000)]
-    message = error_of(counted, rows(*pairs, ("key-0", 1)), made)
+    message = error_of(counted, rows(*pairs, ("key-0", 1)))
     assert f"the first bad row has key {{'k': 'key-{bad}'}}" in message
     assert "the process function raised ValueError: negative value -5" in message
     assert "The batch is not committed; mend the function or the row" in message

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from absflow.columnar import stage as stage_module
 from absflow.columnar.keys import key_groups
 from absflow.columnar.pages import Packer, Page, PageKind, channel_schema, decode, encode, pages_of
-from absflow.columnar.process import Frames, Result
+from absflow.columnar.process import Result
 from absflow.columnar.stage import Batch, InputSpec, KeyGroupState, StageSpec, run_key_group
 from absflow.columnar.state import DELETED, snapshot_schema, state_schema
 from absflow.errors import PageCorruptError, ProcessError, ProtocolViolation
@@ -73,7 +73,6 @@ def stage(roots, process=remember, key_groups=1):
         state=STATE if process else pa.schema([]),
         output=OUTPUT if process else ROWS,
         process=dict.fromkeys(names, process) if process else {},
-        frames=Frames.ARROW,
         key_groups=key_groups,
     )
 

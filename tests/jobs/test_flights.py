@@ -18,7 +18,6 @@ from rich.console import Console
 
 from absflow.columnar.pages import Packer, channel_schema, decode, page_batch, pages_of
 from absflow.columnar.pages import unpack as unpack_pages
-from absflow.columnar.process import Frames
 from absflow.columnar.stage import Batch, InputSpec, KeyGroupState, StageSpec, run_key_group
 from absflow.columnar.state import state_schema
 from absflow.errors import ProcessError
@@ -125,7 +124,6 @@ def aircraft(key_groups: int = 128) -> Stage:
             state=ddl(flights_stages.AIRCRAFT_STATE),
             output=ROTATED,
             process={"legs": flights_stages.rotate},
-            frames=Frames.ARROW,
             key_groups=key_groups,
         )
     )
@@ -147,7 +145,6 @@ def airports(key_groups: int = 128, root: bool = False) -> Stage:
                 "aircraft": flights_stages.legs_at_airport,
                 "weather": flights_stages.weather_at_airport,
             },
-            frames=Frames.ARROW,
             key_groups=key_groups,
         )
     )

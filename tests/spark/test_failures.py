@@ -237,3 +237,7 @@ def test_a_source_that_is_no_stream_is_refused(spark: SparkSession) -> None:
             job.source("a", stateful)
     with pytest.raises(absflow.GraphError, match="is not Spark DDL"):
         job.stage("x", "a", key="k", state="n lon g", output="n long", process=to_group)
+    with pytest.raises(absflow.GraphError, match="form is 'per-group', must be one of"):
+        job.stage(
+            "x", "a", key="k", state="n long", output="n long", process=to_group, form="per-group"
+        )

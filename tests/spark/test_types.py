@@ -155,7 +155,7 @@ def root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
                 state="n bigint, largest bigint",
                 output="time timestamp, n bigint",
                 process=in_pandas,
-                frames="pandas",
+                form="pandas",
             )
             job.sink("copy", by_key, absflow.DeltaSink(str(root / "copy")))
             job.sink("counts", by_time, absflow.DeltaSink(str(root / "counts"), ["time"]))

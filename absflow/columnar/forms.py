@@ -1,0 +1,127 @@
+"""Process functions that are not columnar on Arrow tables, made so that they are.
+
+:func:`on_pandas` hands over pandas frames in the place of Arrow tables. :func:`per_row` calls a
+function for every row with plain Python values, as Bytewax's ``stateful_map`` does::
+
+    def count(state, row):
+        n = (state[0] if state else 0) + 1
+        return (n,), [(row[0], n)]
+
+It is the easiest to write, and costs microseconds a row where a columnar one costs nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from absflow.columnar.process import Context, Process, Result
+
+__all__ = ["RowFunction", "on_pandas", "per_row"]
+
+RowFunction = Callable[
+    ["tuple[Any, ...] | None", "tuple[Any, ...]"],
+    "tuple[tuple[Any, ...] | None, Iterable[tuple[Any, ...]] | None]",
+]
+
+# Without these a column of integers would be int64 in one batch and, for a null in it, float64 in
+# the next, which cannot tell 2**53 + 1 from 2**53.
+_NULLABLE: Mapping[pa.DataType, pd.api.extensions.ExtensionDtype] = {
+    pa.int8(): pd.Int8Dtype(),
+    pa.int16(): pd.Int16Dtype(),
+    pa.int32(): pd.Int32Dtype(),
+    pa.int64(): pd.Int64Dtype(),
+    pa.bool_(): pd.BooleanDtype(),
+}
+
+
+def on_pandas(function: Process) -> Process:
+    """A columnar function that takes pandas frames.
+
+    Integers and booleans have pandas' nullable types (``Int64``, ``boolean``), whether a batch has
+    nulls or not.
+    """
+
+    def process(rows: pa.Table, state: pa.Table, context: Context) -> Result:
+        rows, state = (table.to_pandas(types_mapper=_NULLABLE.get) for table in (rows, state))
+        return function(rows, state, context)
+
+    return process
+
+
+def per_row(function: RowFunction) -> Process:
+    """A function of one row: ``(state, row) -> (state, outputs)``.
+
+    ``row`` is a tuple of the input's columns, ``state`` one of the state columns of the row's key,
+    or None if it has none. The function returns the new state (None forgets the key) and an
+    iterable of tuples of the output columns (None: nothing to emit). Rows come in the order of
+    their input. A key whose state comes back equal has not changed: no checkpoint writes it.
+    """
+
+    def process(rows: pa.Table, state: pa.Table, context: Context) -> Result:
+        names = state.column_names[len(context.key) :]
+        before: list[tuple[Any, ...] | None] = [
+            None if new else values
+            for new, values in zip(
+                context.is_new.tolist(), _tuples(state.select(names)), strict=True
+            )
+        ]
+        after = before.copy()
+        emitted: list[tuple[Any, ...]] = []
+        for key, row in zip(context.key_of_row.tolist(), _tuples(rows), strict=True):
+            made = function(after[key], row)
+            if not isinstance(made, tuple) or len(made) != 2:
+                raise TypeError(f"it returned {made!r}, but (state, outputs) is expected")
+            after[key], outputs = made
+            if outputs is not None:
+                emitted.extend(outputs)
+        changed = [
+            key for key, value in enumerate(after) if value is not None and value != before[key]
+        ]
+        fields = [state.schema.field(name) for name in names]
+        columns = _columns("state", [after[key] for key in changed], pa.schema(fields))
+        keys = state.select(list(context.key)).take(pa.array(changed, pa.int64()))
+        return Result(
+            output=_columns("output", emitted, context.output),
+            state=pa.table([*keys.columns, *columns.columns], schema=state.schema),
+            delete=np.array([value is None for value in after], dtype=bool),
+        )
+
+    return process
+
+
+def _tuples(table: pa.Table) -> list[tuple[Any, ...]]:
+    """The rows as tuples of Python values."""
+    if not table.num_columns:
+        return [()] * table.num_rows
+    return list(zip(*(_values(column) for column in table.columns), strict=True))
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """As ``to_pylist``, which makes an Arrow scalar for every value, but ten times as fast."""
+    type_ = column.type
+    text = pa.types.is_string(type_) or pa.types.is_large_string(type_)
+    number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
+    if text or (number and not column.null_count):
+        values: list[Any] = column.to_numpy().tolist()
+        return values
+    return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def _columns(what: str, rows: Sequence[tuple[Any, ...] | None], schema: pa.Schema) -> pa.Table:
+    """Rows of Python values as a table of ``schema``."""
+    width = len(schema)
+    for row in rows:
+        if not isinstance(row, tuple) or len(row) != width:
+            raise TypeError(
+                f"{what} is {row!r}, but a tuple of {width} ({', '.join(schema.names)}) is expected"
+            )
+    if not width:
+        return pa.table({"_": pa.nulls(len(rows))}).select([])
+    values = zip(*rows, strict=True) if rows else [()] * width
+    arrays = [pa.array(column, type_) for column, type_ in zip(values, schema.types, strict=True)]
+    return pa.table(arrays, schema=schema)

@@ -1,0 +1,227 @@
+"""Process functions written for Spark's ``applyInPandasWithState``, run unchanged.
+
+Such a function is called once per key, with the key, an iterator of pandas frames and a
+``GroupState``, and returns an iterable of frames::
+
+    def count(key, frames, state):
+        n = sum(len(frame) for frame in frames) + (state.get[0] if state.exists else 0)
+        state.update((n,))
+        yield pd.DataFrame({"word": [key[0]], "n": [n]})
+
+Spark pays about a millisecond for each key of each batch around it: rows are cut, state is written
+as JSON and pickled, key by key. Here both are converted once for all keys of a key group, by
+Spark's own conversions, so that the function meets the very values that it is used to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn, cast
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.conversion import (
+    ArrowBatchTransformer,
+    ArrowTableToRowsConversion,
+    LocalDataToArrowConversion,
+    PandasToArrowConversion,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.types import Row, StructType
+
+from absflow.columnar.process import Context, Process, Result
+
+__all__ = ["KeyFunction", "per_key"]
+
+KeyFunction = Callable[
+    [tuple[Any, ...], Iterator[pd.DataFrame], GroupState], Iterable[pd.DataFrame]
+]
+
+
+class _State(GroupState):
+    """The state of one key, during one call."""
+
+    def __init__(self, value: Row | None, time_ms: int, schema: StructType) -> None:
+        super().__init__(
+            optionalValue=value,  # type: ignore[arg-type]  # None is what Spark gives, too
+            batchProcessingTimeMs=time_ms,
+            eventTimeWatermarkMs=GroupState.NO_TIMESTAMP,
+            timeoutConf=GroupStateTimeout.NoTimeout,
+            hasTimedOut=False,
+            watermarkPresent=False,
+            defined=value is not None,
+            updated=False,
+            removed=False,
+            timeoutTimestamp=GroupState.NO_TIMESTAMP,
+            keyAsUnsafe=b"",
+            valueSchema=schema,
+        )
+
+    @property
+    def value(self) -> Row:
+        """What the key has from now on; of use if it was updated."""
+        return self._value
+
+    @property
+    def updated(self) -> bool:
+        """Whether ``update`` was called last."""
+        return self._updated
+
+    @property
+    def removed(self) -> bool:
+        """Whether ``remove`` was called last."""
+        return self._removed
+
+    def setTimeoutDuration(self, durationMs: int) -> NoReturn:
+        raise NotImplementedError(_NO_TIMERS.format("setTimeoutDuration"))
+
+    def setTimeoutTimestamp(self, timestampMs: int) -> NoReturn:
+        raise NotImplementedError(_NO_TIMERS.format("setTimeoutTimestamp"))
+
+
+_NO_TIMERS = (
+    "{} was called, but absflow has no timers yet, so no key can time out; keep the time in the "
+    "state, and compare it with getCurrentProcessingTimeMs() when the key's next row comes"
+)
+
+
+def per_key(function: KeyFunction, time_zone: str) -> Process:
+    """A columnar process function that calls ``function`` for every key.
+
+    Args:
+        function: as for ``applyInPandasWithState`` with ``GroupStateTimeout.NoTimeout``. It gets
+            one frame with all rows of the key that came in this micro-batch on this input between
+            two barriers, all columns, index from 0 on.
+        time_zone: the session's; timestamps in frames are local times of it, as in Spark.
+    """
+
+    def process(rows: pa.Table, state: pa.Table, context: Context) -> Result:
+        order = np.argsort(context.key_of_row, kind="stable")
+        ends = np.cumsum(np.bincount(context.key_of_row, minlength=state.num_rows)).tolist()
+        frames = _frames(rows.take(pa.array(order)), ends, time_zone)
+        columns = state.select(state.column_names[len(context.key) :])
+        schema = from_arrow_schema(columns.schema)
+        values = ArrowTableToRowsConversion.convert(columns, schema)
+        states = [
+            _State(None if new else value, context.time_ms, schema)
+            for new, value in zip(context.is_new.tolist(), values, strict=True)
+        ]
+        output: list[pd.DataFrame] = []
+        # A function may write to its frame, which pandas would warn of, for it is part of another.
+        with pd.option_context("mode.chained_assignment", None):
+            for key, frame, of_key in zip(
+                _keys(state.select(list(context.key)), time_zone), frames, states, strict=True
+            ):
+                output.extend(_checked(function(key, iter((frame,)), of_key), context.output))
+        return Result(
+            output=_output(output, context.output, time_zone),
+            state=_updated(state, states, context, schema),
+            delete=np.array([of_key.removed for of_key in states], dtype=bool),
+        )
+
+    return process
+
+
+def _localized(table: pa.Table, time_zone: str) -> pa.Table:
+    """With timestamps of the session's time zone, as Spark ships them to its workers."""
+    schema = [
+        f.with_type(pa.timestamp("us", tz=time_zone))
+        if pa.types.is_timestamp(f.type) and f.type.tz
+        else f
+        for f in table.schema
+    ]
+    return table.cast(pa.schema(schema))
+
+
+def _series(table: pa.Table, time_zone: str) -> list[pd.Series]:
+    made = ArrowBatchTransformer.to_pandas(_localized(table, time_zone), timezone=time_zone)
+    return cast("list[pd.Series]", made)
+
+
+def _keys(keys: pa.Table, time_zone: str) -> list[tuple[Any, ...]]:
+    """The keys as Spark hands them over: numpy's and pandas' scalars."""
+    return [
+        tuple(values)
+        for values in zip(
+            *(
+                # A number beside a null would be a float, though Spark sees each key alone.
+                [s[0] for s in _one_by_one(keys.select([name]), time_zone)]
+                if keys[name].null_count
+                else [series.iloc[at] for at in range(len(series))]
+                for name, series in zip(keys.column_names, _series(keys, time_zone), strict=True)
+            ),
+            strict=True,
+        )
+    ]
+
+
+def _one_by_one(column: pa.Table, time_zone: str) -> Iterator[pd.Series]:
+    for at in range(column.num_rows):
+        yield _series(column.slice(at, 1), time_zone)[0]
+
+
+def _frames(rows: pa.Table, ends: list[int], time_zone: str) -> Iterator[pd.DataFrame]:
+    """The frame of each key; ``ends`` says where it ends in ``rows``."""
+    mixed = [
+        name
+        for name, type_ in zip(rows.column_names, rows.schema.types, strict=True)
+        if rows[name].null_count and (pa.types.is_integer(type_) or pa.types.is_boolean(type_))
+    ]
+    frame = pd.concat(_series(rows, time_zone), axis=1)
+    start = 0
+    for end in ends:
+        part = frame.iloc[start:end]
+        part.index = pd.RangeIndex(end - start)
+        # The type of such a column depends on whether this key has a null in it.
+        for name in mixed:
+            column = rows.select([name]).slice(start, end - start)
+            part = part.assign(**{name: _series(column, time_zone)[0]})
+        yield part
+        start = end
+
+
+def _checked(made: object, output: pa.Schema) -> Iterator[pd.DataFrame]:
+    """What the function returned, each frame of it, but for empty ones."""
+    if isinstance(made, pd.DataFrame) or not isinstance(made, Iterable):
+        raise TypeError(
+            f"it returned {type(made).__name__}, but an iterable of pandas DataFrames is expected; "
+            "yield the frame"
+        )
+    for frame in made:
+        if not isinstance(frame, pd.DataFrame):
+            raise TypeError(f"it emitted {type(frame).__name__}, but a DataFrame is expected")
+        if frame.empty:
+            continue
+        if len(frame.columns) != len(output):
+            raise TypeError(
+                f"it emitted columns {list(frame.columns)}, but {output.names} are declared"
+            )
+        yield frame
+
+
+def _updated(
+    state: pa.Table, states: list[_State], context: Context, schema: StructType
+) -> pa.Table | None:
+    """The rows of state of the keys that were updated."""
+    changed = [at for at, of_key in enumerate(states) if of_key.updated]
+    if not changed:
+        return None
+    values = LocalDataToArrowConversion.convert([states[at].value for at in changed], schema, False)
+    keys = state.select(list(context.key)).take(pa.array(changed))
+    return pa.table([*keys.columns, *values.columns], names=state.column_names).cast(state.schema)
+
+
+def _output(frames: list[pd.DataFrame], schema: pa.Schema, time_zone: str) -> pa.Table | None:
+    """The frames as one table; columns go by name, or by place if they have no names."""
+    if not frames:
+        return None
+    batch = PandasToArrowConversion.convert(
+        pd.concat(frames, ignore_index=True),
+        from_arrow_schema(schema),
+        timezone=time_zone,
+        arrow_cast=True,
+        assign_cols_by_name=True,
+    )
+    return pa.Table.from_batches([batch]).cast(schema)

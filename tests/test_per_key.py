@@ -1,0 +1,225 @@
+"""Functions of applyInPandasWithState: what they meet, what they may return; errors. No JVM."""
+
+import datetime
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from absflow.columnar.process import Call, call
+from absflow.columnar.state import DELETED, KeyedState
+from absflow.errors import ProcessError
+from absflow.spark.per_key import per_key
+
+INPUT = pa.schema([("k", pa.string()), ("v", pa.int64()), ("flag", pa.bool_())])
+KEYS = pa.schema([("k", pa.string())])
+STATE = pa.schema([("n", pa.int64()), ("name", pa.string())])
+OUTPUT = pa.schema([("k", pa.string()), ("total", pa.int64())])
+EMPTY = KeyedState.empty(KEYS, STATE)
+MADE = Call("legs", "flights", 17, 4, 9, 1_700_000_000_000, 0, ("k",), OUTPUT)
+ROWS = pa.table([["a", "b", "a", None], [1, 2, 3, None], [True, None, False, True]], schema=INPUT)
+
+
+def run(function, rows=ROWS, state=EMPTY, made=MADE, time_zone="UTC"):
+    return call(per_key(function, time_zone), made, rows, state)
+
+
+def live(state):
+    rows = state.table.to_pylist()
+    return {row["k"]: (row["n"], row["name"]) for row in rows if not row[DELETED]}
+
+
+def total(key, frames, state):
+    """Count and sum, as Spark's guide does it."""
+    frame = pd.concat(frames)
+    n = len(frame) + (state.get[0] if state.exists else 0)
+    state.update((n, f"name of {key[0]}"))
+    yield pd.DataFrame({"k": [key[0]], "total": [frame["v"].sum()]})
+
+
+def test_state_and_output_of_each_key():
+    """A frame with the key's rows, its state or none; what it yields, in the order of the keys."""
+    processed = run(total)
+    assert processed.output.to_pylist() == [
+        {"k": "a", "total": 4},
+        {"k": "b", "total": 2},
+        {"k": None, "total": 0},
+    ]
+    assert live(processed.state) == {
+        "a": (2, "name of a"),
+        "b": (1, "name of b"),
+        None: (1, "name of None"),
+    }
+    again = run(total, ROWS.slice(0, 2), processed.state).state
+    assert live(again) == {
+        "a": (3, "name of a"),
+        "b": (2, "name of b"),
+        None: (1, "name of None"),
+    }
+
+
+def test_a_frame_is_the_keys_own():
+    """All columns, index from 0, and types by the nulls of this key alone; it may be written to."""
+    seen = {}
+
+    def look(key, frames, _state):
+        (frame,) = frames
+        seen[key] = (list(frame.index), frame.dtypes.map(str).tolist(), frame.values.tolist())
+        frame["v"] = 0
+        frame.loc[0, "k"] = "written"
+        return ()
+
+    run(look)
+    assert seen[("a",)] == ([0, 1], ["object", "int64", "bool"], [["a", 1, True], ["a", 3, False]])
+    assert seen[("b",)] == ([0], ["object", "int64", "object"], [["b", 2, None]])
+    index, types, values = seen[(None,)]
+    assert (index, types) == ([0], ["object", "float64", "bool"])
+    assert np.isnan(values[0][1])
+
+
+def test_update_and_remove_as_in_spark():
+    """The last call of a key counts; without one its state stays as it is."""
+    stored = run(total).state
+
+    def end(key, _frames, state):
+        if key == ("a",):
+            state.update((np.int64(7), "gone"))
+            state.remove()
+            assert state.getOption is None
+        if key == ("b",):
+            state.remove()
+            state.update((8, None))
+            assert state.getOption == (8, None)
+        return iter(())
+
+    processed = run(end, ROWS.slice(0, 2), stored)
+    assert processed.output is None
+    assert live(processed.state) == {"b": (8, None), None: (1, "name of None")}
+    untouched = run(lambda *_: [pd.DataFrame()], ROWS, stored)
+    assert untouched.state is stored
+
+
+def test_the_time_is_that_of_the_batch():
+    """And it has no watermark, and no timeout, as without them in Spark."""
+    times = []
+
+    def look(_key, _frames, state):
+        times.append(state.getCurrentProcessingTimeMs())
+        assert not state.hasTimedOut
+        with pytest.raises(Exception, match="watermark"):
+            state.getCurrentWatermarkMs()
+        return []
+
+    run(look)
+    assert times == [1_700_000_000_000] * 3
+
+
+TIMEOUTS = {
+    "setTimeoutDuration": lambda state: state.setTimeoutDuration(1000),
+    "setTimeoutTimestamp": lambda state: state.setTimeoutTimestamp(1000),
+}
+
+
+@pytest.mark.parametrize("name", TIMEOUTS)
+def test_timeouts_are_refused(name):
+    """By a message that says what to do."""
+
+    def sleeps(_key, _frames, state):
+        TIMEOUTS[name](state)
+        return []
+
+    with pytest.raises(ProcessError, match=f"{name} was called, but absflow has no timers yet"):
+        run(sleeps)
+
+
+OUTPUTS = {
+    "by name": pd.DataFrame({"total": [4], "k": ["a"]}),
+    "by place": pd.DataFrame([["a", 4]]),
+    "cast": pd.DataFrame({"k": ["a"], "total": [4.0]}),
+    "categories": pd.DataFrame({"k": pd.Categorical(["a"]), "total": [4]}),
+}
+
+
+@pytest.mark.parametrize("how", OUTPUTS)
+def test_output_is_taken_as_spark_takes_it(how):
+    """Columns go by name, or by place where they have no names; types are cast."""
+    output = run(lambda *_: [OUTPUTS[how]], ROWS.slice(1, 1)).output
+    assert output.schema == OUTPUT
+    assert output.to_pylist() == [{"k": "a", "total": 4}]
+
+
+def test_types_of_key_and_state():
+    """Keys are numpy's and pandas' scalars, times local ones of the session; state is Python's."""
+    at = datetime.datetime(2026, 11, 22, 12, tzinfo=datetime.timezone.utc)
+    values = {
+        "i": (pa.int32(), 7),
+        "at": (pa.timestamp("us", tz="UTC"), at),
+        "d": (pa.date32(), at.date()),
+        "dec": (pa.decimal128(10, 2), Decimal("1.25")),
+    }
+    keys = pa.schema([(name, type_) for name, (type_, _) in values.items()])
+    state = pa.schema(
+        [("ints", pa.list_(pa.int64())), ("pair", pa.struct([("x", pa.int64())])), *keys]
+    )
+    state = pa.schema([f.with_name(f"s_{f.name}") for f in state])
+    rows = pa.table([[v] for _, v in values.values()], schema=keys)
+    made = Call("s", "i", 0, 1, 1, 0, 0, tuple(keys.names), keys)
+    seen = []
+
+    def keep(key, frames, given):
+        (frame,) = frames
+        seen.append((key, given.getOption))
+        given.update(([1, None], {"x": 2}, *(v for _, v in values.values())))
+        yield frame
+
+    first = run(keep, rows, KeyedState.empty(keys, state), made, "Asia/Tokyo")
+    assert first.output.equals(rows)
+    run(keep, rows, first.state, made, "Asia/Tokyo")
+    (key, _), (_, kept) = seen
+    assert key == (7, pd.Timestamp("2026-11-22 21:00"), at.date(), Decimal("1.25"))
+    assert type(key[0]) is np.int32
+    ints, pair, *others = kept
+    assert (ints, pair["x"]) == ([1, None], 2)
+    assert others[0] == 7
+    assert others[2:] == [at.date(), Decimal("1.25")]
+
+
+WRONG = {
+    "it returned DataFrame, but an iterable of pandas DataFrames": pd.DataFrame(),
+    "it returned NoneType, but an iterable of pandas DataFrames": None,
+    "it emitted int, but a DataFrame is expected": [1],
+    r"it emitted columns \['k'\], but \['k', 'total'\] are declared": [pd.DataFrame({"k": ["a"]})],
+}
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_wrong_answers_are_told(said):
+    """With what came and what was expected."""
+    with pytest.raises(ProcessError, match=said):
+        run(lambda *_: WRONG[said])
+
+
+def test_a_bad_key_is_found():
+    """By the same search as in a columnar function."""
+
+    def fails(key, _frames, _state):
+        if key == ("b",):
+            raise ValueError("mine")
+        return []
+
+    with pytest.raises(ProcessError, match=r"the first bad row has key \{'k': 'b'\}") as caught:
+        run(fails)
+    assert "per_key.py" not in str(caught.value).replace("test_per_key.py", "")
+
+
+def test_state_must_have_its_columns():
+    """A state of another width is refused."""
+
+    def short(_key, _frames, state):
+        state.update((1,))
+        return []
+
+    with pytest.raises(ProcessError, match="LENGTH"):
+        run(short)
