@@ -150,6 +150,29 @@ def test_output_is_taken_as_spark_takes_it(how):
     assert output.to_pylist() == [{"k": "a", "total": 4}]
 
 
+def test_a_null_key_beside_numbers_leaves_them_as_they_are():
+    """Each key has the type that it would have alone: no float for an integer, of two columns."""
+    keys = pa.schema([("i", pa.int64()), ("flag", pa.bool_())])
+    large = 2**53 + 1
+    rows = pa.table([[large, None, large, None], [True, True, None, None]], schema=keys)
+    made = Call("s", "i", 0, 1, 1, 0, 0, tuple(keys.names), keys)
+    seen = []
+
+    def look(key, frames, _state):
+        (frame,) = frames
+        seen.append((*key, str(frame["i"].dtype), str(frame["flag"].dtype)))
+        return [frame]
+
+    output = run(look, rows, KeyedState.empty(keys, pa.schema([])), made).output
+    assert output.equals(rows)
+    assert [repr(values) for values in seen] == [
+        f"(np.int64({large}), np.True_, 'int64', 'bool')",
+        "(np.float64(nan), np.True_, 'float64', 'bool')",
+        f"(np.int64({large}), None, 'int64', 'object')",
+        "(np.float64(nan), None, 'float64', 'object')",
+    ]
+
+
 def test_types_of_key_and_state():
     """Keys are numpy's and pandas' scalars, times local ones of the session; state is Python's."""
     at = datetime.datetime(2026, 11, 22, 12, tzinfo=datetime.timezone.utc)

@@ -21,6 +21,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.conversion import (
     ArrowBatchTransformer,
     ArrowTableToRowsConversion,
@@ -140,44 +141,53 @@ def _series(table: pa.Table, time_zone: str) -> list[pd.Series]:
     return cast("list[pd.Series]", made)
 
 
+def _depends_on_nulls(column: pa.ChunkedArray) -> bool:
+    """Whether pandas gives the values another type for a null among them.
+
+    Spark converts the rows of each key alone, so such a column has one type for a key with a null
+    and another for one without.
+    """
+    number = pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
+    return bool(column.null_count) and number
+
+
+def _filled(table: pa.Table) -> pa.Table:
+    """With values in the place of such nulls."""
+    for place, name in enumerate(table.column_names):
+        if _depends_on_nulls(table[name]):
+            values = pc.fill_null(table[name], pa.scalar(0).cast(table[name].type))
+            table = table.set_column(place, name, values)
+    return table
+
+
 def _keys(keys: pa.Table, time_zone: str) -> list[tuple[Any, ...]]:
     """The keys as Spark hands them over: numpy's and pandas' scalars."""
-    return [
-        tuple(values)
-        for values in zip(
-            *(
-                # A number beside a null would be a float, though Spark sees each key alone.
-                [s[0] for s in _one_by_one(keys.select([name]), time_zone)]
-                if keys[name].null_count
-                else [series.iloc[at] for at in range(len(series))]
-                for name, series in zip(keys.column_names, _series(keys, time_zone), strict=True)
-            ),
-            strict=True,
-        )
-    ]
-
-
-def _one_by_one(column: pa.Table, time_zone: str) -> Iterator[pd.Series]:
-    for at in range(column.num_rows):
-        yield _series(column.slice(at, 1), time_zone)[0]
+    columns = []
+    filled = _series(_filled(keys), time_zone)
+    for name, series in zip(keys.column_names, filled, strict=True):
+        values = [series.iloc[at] for at in range(len(series))]
+        if _depends_on_nulls(keys[name]):
+            nulls = np.flatnonzero(keys[name].is_null())
+            null = _series(keys.select([name]).slice(nulls[0], 1), time_zone)[0].iloc[0]
+            for at in nulls:
+                values[at] = null
+        columns.append(values)
+    return list(zip(*columns, strict=True))
 
 
 def _frames(rows: pa.Table, ends: list[int], time_zone: str) -> Iterator[pd.DataFrame]:
     """The frame of each key; ``ends`` says where it ends in ``rows``."""
-    mixed = [
-        name
-        for name, type_ in zip(rows.column_names, rows.schema.types, strict=True)
-        if rows[name].null_count and (pa.types.is_integer(type_) or pa.types.is_boolean(type_))
-    ]
-    frame = pd.concat(_series(rows, time_zone), axis=1)
+    names = [name for name in rows.column_names if _depends_on_nulls(rows[name])]
+    nulls = {name: np.r_[0, np.cumsum(rows[name].is_null())] for name in names}
+    other = dict(zip(names, _series(rows.select(names), time_zone), strict=True)) if names else {}
+    frame = pd.concat(_series(_filled(rows), time_zone), axis=1)
     start = 0
     for end in ends:
         part = frame.iloc[start:end]
+        for name, counted in nulls.items():
+            if counted[end] > counted[start]:
+                part = part.assign(**{name: other[name].iloc[start:end]})
         part.index = pd.RangeIndex(end - start)
-        # The type of such a column depends on whether this key has a null in it.
-        for name in mixed:
-            column = rows.select([name]).slice(start, end - start)
-            part = part.assign(**{name: _series(column, time_zone)[0]})
         yield part
         start = end
 
@@ -217,11 +227,21 @@ def _output(frames: list[pd.DataFrame], schema: pa.Schema, time_zone: str) -> pa
     """The frames as one table; columns go by name, or by place if they have no names."""
     if not frames:
         return None
-    batch = PandasToArrowConversion.convert(
-        pd.concat(frames, ignore_index=True),
-        from_arrow_schema(schema),
-        timezone=time_zone,
-        arrow_cast=True,
-        assign_cols_by_name=True,
-    )
-    return pa.Table.from_batches([batch]).cast(schema)
+
+    def converted(frame: pd.DataFrame) -> pa.Table:
+        batch = PandasToArrowConversion.convert(
+            frame,
+            from_arrow_schema(schema),
+            timezone=time_zone,
+            arrow_cast=True,
+            assign_cols_by_name=True,
+        )
+        return pa.Table.from_batches([batch]).cast(schema)
+
+    merged = pd.concat(frames, ignore_index=True)
+    if any(pd.api.types.is_float_dtype(type_) for type_ in merged.dtypes):
+        # A null in one frame would round the large integers of the others.
+        types = {tuple(frame.dtypes) for frame in frames}
+        if len(types) > 1:
+            return pa.concat_tables(converted(frame) for frame in frames)
+    return converted(merged)
