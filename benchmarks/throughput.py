@@ -2,7 +2,7 @@
 
 ``python benchmarks/throughput.py [--keys N ...] [--rows N] [--runs N] [--only NAME ...]``. Every
 peer reads the same Parquet files, one a micro-batch, keys uniform, and appends a row per touched
-key to a Delta table. The first micro-batches of each peer, which meet every key for the first time, are
+key to a Delta table. The first micro-batches of each peer, in which every key is new, are
 not counted; a figure is the median over the others of rows by the batch's whole time, as Spark
 reports it (``triggerExecution``). Prints a table with the ratio to plain ``applyInPandasWithState``
 and to Spark's built-in aggregation; figures are for this machine and this run only.
