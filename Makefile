@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 FLINK := apache-flink==2.3.0
+BYTEWAX := bytewax==0.21.1 pyarrow numpy
 
 # Spark's Python workers must be this environment's interpreter, else they find no pyarrow.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -41,7 +42,7 @@ chaos: setup ## kill the driver with SIGKILL KILLS=120 times, from SEED= (JOB=ge
 	@$(BIN)/python tests/chaos/chaos.py \
 	  $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(JOB),--job $(JOB))
 
-bench: setup .venv-flink/.setup ## run each program in benchmarks/, Flink's too
+bench: setup .venv-flink/.setup .venv-bytewax/.setup ## run each program in benchmarks/, with peers
 	@set -e; for program in benchmarks/[a-z]*.py; do echo "== $$program"; \
 	  case $$program in *_flink.py) python=.venv-flink/bin/python;; *) python=$(BIN)/python;; esac; \
 	  $$python $$program; done
@@ -59,6 +60,12 @@ java:
 	@echo "setting up .venv-flink (PyFlink, about 850 MB) ..."
 	@test -x .venv-flink/bin/python || $(PYTHON) -m venv .venv-flink
 	@.venv-flink/bin/python -m pip install --quiet --disable-pip-version-check $(FLINK)
+	@touch $@
+
+.venv-bytewax/.setup:
+	@echo "setting up .venv-bytewax ..."
+	@test -x .venv-bytewax/bin/python || $(PYTHON) -m venv .venv-bytewax
+	@.venv-bytewax/bin/python -m pip install --quiet --disable-pip-version-check $(BYTEWAX)
 	@touch $@
 
 # The stamp is written last, so that a setup that failed is done again.

@@ -7,16 +7,22 @@ not counted; a figure is the median over the others of rows by the batch's whole
 reports it (``triggerExecution``). Prints a table with the ratio to plain ``applyInPandasWithState``
 and to Spark's built-in aggregation; figures are for this machine and this run only.
 
+Bytewax runs in an environment of its own that ``make bench`` makes (``.venv-bytewax``), as many
+times as batches are counted, over all of the files, into a sink that forgets the rows.
+
 How the peers are tuned: all have two shuffle partitions for two cores, whole-stage code generation
 and FAIR scheduling as absflow has them; the built-in aggregation and ``transformWithStateInPandas``
 have RocksDB with changelog checkpointing, as Spark's guide advises for much state, and plain
-``applyInPandasWithState`` has the default store in memory, which is the faster one here.
+``applyInPandasWithState`` has the default store in memory, which is the faster one here. Bytewax
+snapshots every 10 s, and its source hands over 5,000 rows at a time.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -168,6 +174,29 @@ PEERS: dict[str, tuple[Start, dict[str, str]]] = {
 }
 
 
+HERE = Path(__file__).parent
+BYTEWAX = HERE.parent / ".venv-bytewax" / "bin" / "python"
+# Workers, and seconds between snapshots (0: no recovery).
+OTHERS = {
+    "Bytewax, 1 worker": ("1", "10"),
+    "Bytewax, 2 workers": ("2", "10"),
+    "Bytewax, 1, no recovery": ("1", "0"),
+}
+
+
+def measure_other(peer: str, source: Path, runs: int) -> list[float]:
+    """Rows per second of each run; none if it is not installed."""
+    if not BYTEWAX.exists():
+        print(f"{peer} is not measured: there is no {BYTEWAX}; make bench makes it")
+        return []
+    command = [str(BYTEWAX), str(HERE / "_throughput_bytewax.py"), str(source), *OTHERS[peer]]
+    speeds = []
+    for _ in range(runs):
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        speeds.append(json.loads(done.stdout)["rows/s"])
+    return speeds
+
+
 def measure(spark: SparkSession, peer: str, source: Path, runs: int) -> list[float]:
     """Rows per second of each counted micro-batch."""
     start, conf = PEERS[peer]
@@ -208,8 +237,13 @@ def main(every: list[int], rows: int, runs: int, only: list[str]) -> None:
             for number in range(WARM + runs + 2):
                 table = {"k": random.integers(0, keys, rows), "v": random.integers(0, 9, rows)}
                 pq.write_table(pa.table(table), Path(folder) / f"{number:04d}.parquet")
-            for peer in only or PEERS:
-                medians[peer] = statistics.median(measure(spark, peer, Path(folder), runs))
+            for peer in only or [*PEERS, *OTHERS]:
+                if peer in PEERS:
+                    speeds = measure(spark, peer, Path(folder), runs)
+                else:
+                    speeds = measure_other(peer, Path(folder), runs)
+                if speeds:
+                    medians[peer] = statistics.median(speeds)
         print(f"{keys:,} uniform keys, {rows:,} rows a micro-batch, medians of {runs}")
         print(f"{'':<28} {'rows/s':>9} {'x plain':>8} {'x built-in':>10}")
         for peer, speed in medians.items():
@@ -226,6 +260,6 @@ if __name__ == "__main__":
     parser.add_argument("--keys", type=int, nargs="+", default=[100_000])
     parser.add_argument("--rows", type=int, default=200_000, help="in a micro-batch")
     parser.add_argument("--runs", type=int, default=5, help="micro-batches that are counted")
-    parser.add_argument("--only", nargs="+", default=[], choices=PEERS)
+    parser.add_argument("--only", nargs="+", default=[], choices=[*PEERS, *OTHERS])
     given = parser.parse_args()
     main(given.keys, given.rows, given.runs, given.only)
