@@ -40,14 +40,21 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @contextmanager
 def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
     """``spark.absflow.*`` settings for the time of a block."""
-    keys = {f"spark.absflow.{name}": value for name, value in values.items()}
-    for key, value in keys.items():
+    with conf(spark, {f"spark.absflow.{name}": value for name, value in values.items()}):
+        yield
+
+
+@contextmanager
+def conf(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Spark conf for the time of a block."""
+    before = {key: spark.conf.get(key, None) for key in values}
+    for key, value in values.items():
         spark.conf.set(key, value)
     try:
         yield
     finally:
-        for key in keys:
-            spark.conf.unset(key)
+        for key, value in before.items():
+            spark.conf.unset(key) if value is None else spark.conf.set(key, value)
 
 
 def builder() -> SparkSession.Builder:
