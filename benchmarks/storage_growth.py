@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -64,12 +65,19 @@ def measured(root: Path) -> Iterator[tuple[str, int, int, int]]:
         table = log.parent
         files = [p for p in table.rglob("*") if p.is_file()]
         data = [p for p in files if p.suffix == ".parquet" and log not in p.parents]
-        size = sum(p.stat().st_size for p in files)
+        size = sum(map(_size, files))
         live = len(DeltaTable(str(table)).file_uris())
         yield str(table.relative_to(root)), live, len(data), size
     for name in ("work", "positions"):
         files = [p for p in (root / name).rglob("*") if p.is_file()]
-        yield name, len(files), len(files), sum(p.stat().st_size for p in files)
+        yield name, len(files), len(files), sum(map(_size, files))
+
+
+def _size(file: Path) -> int:
+    """In bytes; 0 if the job has deleted it in the meantime."""
+    with suppress(FileNotFoundError):
+        return file.stat().st_size
+    return 0
 
 
 def main(checkpoints: int, every: int) -> None:
@@ -79,12 +87,14 @@ def main(checkpoints: int, every: int) -> None:
     with tempfile.TemporaryDirectory() as root:
         run = start(spark, root)
         print(f"{'checkpoints':>11} {'table':<30} {'live':>6} {'files':>6} {'kB':>8}")
-        for due in range(every, checkpoints + 1, every):
-            while run.progress().completed < due and run.is_active:
-                time.sleep(0.2)
-            for table, live, files, size in measured(Path(root) / "job"):
-                print(f"{due:>11} {table:<30} {live:>6} {files:>6} {size / 1000:>8,.0f}")
-        run.stop()
+        try:
+            for due in range(every, checkpoints + 1, every):
+                while run.progress().completed < due and run.is_active:
+                    time.sleep(0.2)
+                for table, live, files, size in measured(Path(root) / "job"):
+                    print(f"{due:>11} {table:<30} {live:>6} {files:>6} {size / 1000:>8,.0f}")
+        finally:
+            run.stop()
     spark.stop()
 
 
