@@ -63,14 +63,11 @@ def per_row(function: RowFunction) -> Process:
     """
 
     def process(rows: pa.Table, state: pa.Table, context: Context) -> Result:
-        names = state.column_names[len(context.key) :]
-        before: list[tuple[Any, ...] | None] = [
-            None if new else values
-            for new, values in zip(
-                context.is_new.tolist(), _tuples(state.select(names)), strict=True
-            )
-        ]
-        after = before.copy()
+        columns = state.drop_columns(list(context.key))
+        before = _states(columns, context)
+        # A function may change a list that it was given; so what it gets is not what we compare.
+        nested = any(pa.types.is_nested(type_) for type_ in columns.schema.types)
+        after = _states(columns, context) if nested else before.copy()
         emitted: list[tuple[Any, ...]] = []
         for key, row in zip(context.key_of_row.tolist(), _tuples(rows), strict=True):
             made = function(after[key], row)
@@ -82,8 +79,7 @@ def per_row(function: RowFunction) -> Process:
         changed = [
             key for key, value in enumerate(after) if value is not None and value != before[key]
         ]
-        fields = [state.schema.field(name) for name in names]
-        columns = _columns("state", [after[key] for key in changed], pa.schema(fields))
+        columns = _columns("state", [after[key] for key in changed], columns.schema)
         keys = state.select(list(context.key)).take(pa.array(changed, pa.int64()))
         return Result(
             output=_columns("output", emitted, context.output),
@@ -92,6 +88,12 @@ def per_row(function: RowFunction) -> Process:
         )
 
     return process
+
+
+def _states(columns: pa.Table, context: Context) -> list[tuple[Any, ...] | None]:
+    """The state of each key, None for a new one."""
+    new = context.is_new.tolist()
+    return [None if n else values for n, values in zip(new, _tuples(columns), strict=True)]
 
 
 def _tuples(table: pa.Table) -> list[tuple[Any, ...]]:

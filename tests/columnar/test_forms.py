@@ -62,6 +62,22 @@ def test_an_equal_state_is_no_change():
     assert rows_of(later.output) == []
 
 
+def test_a_list_that_the_function_changed_in_place_is_a_change():
+    """Though what it returns is the very tuple that it was given."""
+    keys, columns = pa.schema([("k", pa.string())]), pa.schema([("seen", pa.list_(pa.int64()))])
+
+    def collect(state, row):
+        state = state or ([],)
+        state[0].append(row[1])
+        return state, None
+
+    state = KeyedState.empty(keys, columns)
+    for _ in range(2):
+        state = call(per_row(collect), MADE, AB, state).state
+    kept = {row["k"]: row["seen"] for row in state.table.to_pylist()}
+    assert kept == {"a": [1, 3, 1, 3], "b": [2, 2]}
+
+
 VALUES = {
     "i": (pa.int32(), 7),
     "n": (pa.int64(), 2**53 + 1),
