@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,3 +56,9 @@ def session(name: str, memory: str = "3g") -> SparkSession:
     for key, value in conf.items():
         builder = builder.config(key, value)
     return configure_spark_with_delta_pip(builder).getOrCreate()
+
+
+def configure(spark: SparkSession, settings: Mapping[str, str]) -> None:
+    """Settings of absflow, for the jobs that are declared from now on."""
+    for name, value in settings.items():
+        spark.conf.set(f"spark.absflow.{name}", value)

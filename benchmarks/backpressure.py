@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from _backlog_table import head, line
-from _running_sum import add, session
+from _running_sum import add, configure, session
 from pyspark.sql import SparkSession
 from rich.console import Console
 
@@ -76,8 +76,7 @@ class Job:
         self._source, self._files = root / "rows", 0
         self._source.mkdir(parents=True)
         self._storage = root / "job"
-        for name, value in {**SETTINGS, **MODES[mode], "storage.path": str(self._storage)}.items():
-            spark.conf.set(f"spark.absflow.{name}", value)
+        configure(spark, {**SETTINGS, **MODES[mode], "storage.path": str(self._storage)})
         job = absflow.Job("backpressure", spark)
         reader = spark.readStream.schema("k long, v long").option("maxFilesPerTrigger", 1)
         rows = job.source("rows", reader.parquet(str(self._source)))

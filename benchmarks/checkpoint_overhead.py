@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _running_sum import session, sums
+from _running_sum import configure, session, sums
 from pyspark.sql import SparkSession
 
 KEYS, ROWS, WARM_S, MEASURED_S = 100_000, 50_000, 15, 60
@@ -24,9 +24,10 @@ INTERVALS = ("1h", "10s", "3s")
 def measure(spark: SparkSession, source: Path, interval: str) -> tuple[float, int]:
     """Rows per second, and checkpoints completed, in the time that is measured."""
     with tempfile.TemporaryDirectory() as root:
-        spark.conf.set("spark.absflow.storage.path", f"{root}/job")
-        spark.conf.set("spark.absflow.checkpoint.interval", interval)
-        spark.conf.set("spark.absflow.key-groups", "16")
+        configure(
+            spark,
+            {"storage.path": f"{root}/job", "checkpoint.interval": interval, "key-groups": "16"},
+        )
         reader = spark.readStream.schema("k long, v long").option("maxFilesPerTrigger", 1)
         job = sums("overhead", spark, reader.parquet(str(source)), f"{root}/out")
         run = job.start()

@@ -4,9 +4,8 @@ A tiny job of two stages and a channel takes checkpoints as fast as it can, keep
 compacts lineages of more than 5 sets. Retention, which else looks once a minute and rests nine
 times as long as it worked, hurries as the checkpoints do. Files that it has taken out of a table
 stay for a while (so that readers can end), so a run of minutes shows what is *live* beside what
-lies there.
-``python benchmarks/storage_growth.py [CHECKPOINTS [EVERY]]``; figures are for this machine
-and this run only.
+lies there. ``python benchmarks/storage_growth.py [CHECKPOINTS [EVERY]]``; figures are for this
+machine and this run only.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
-from _running_sum import session
+from _running_sum import configure, session
 from pyspark.sql import SparkSession
 
 import absflow
@@ -44,8 +43,7 @@ def keep(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.R
 
 def start(spark: SparkSession, root: str) -> absflow.Run:
     """The job, under way."""
-    for name, value in {**SETTINGS, "storage.path": f"{root}/job"}.items():
-        spark.conf.set(f"spark.absflow.{name}", value)
+    configure(spark, {**SETTINGS, "storage.path": f"{root}/job"})
     job = absflow.Job("growth", spark)
     reader = spark.readStream.format("rate").option("rowsPerSecond", 50).load()
     rows = job.source("rows", reader.selectExpr("value % 100 AS k", "value AS v"))

@@ -33,7 +33,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _running_sum import session
+from _running_sum import configure, session
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
@@ -80,12 +80,26 @@ def per_key(
     key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
     """One key."""
-    n, total, last = state.get if state.exists else (0, 0, 0)
+    new = folded(state.getOption, frames)
+    state.update(new)
+    yield emitted(key, new)
+
+
+def folded(
+    state: tuple[int, int, int] | None, frames: Iterator[pd.DataFrame]
+) -> tuple[int, int, int]:
+    """A key's new state."""
+    n, total, last = state or (0, 0, 0)
     for frame in frames:
         values = frame["v"].to_numpy()
         n, total, last = n + len(values), total + int(values.sum()), int(values[-1])
-    state.update((n, total, last))
-    yield pd.DataFrame({"k": [key[0]], "n": [n], "total": [total], "last": [last]})
+    return n, total, last
+
+
+def emitted(key: tuple[Any, ...], state: tuple[int, int, int]) -> pd.DataFrame:
+    """The row of a key."""
+    n, total, last = state
+    return pd.DataFrame({"k": [key[0]], "n": [n], "total": [total], "last": [last]})
 
 
 class Processor(StatefulProcessor):
@@ -99,12 +113,9 @@ class Processor(StatefulProcessor):
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
         """Count, sum, last."""
-        n, total, last = self._value.get() or (0, 0, 0)
-        for frame in rows:
-            values = frame["v"].to_numpy()
-            n, total, last = n + len(values), total + int(values.sum()), int(values[-1])
-        self._value.update((n, total, last))
-        yield pd.DataFrame({"k": [key[0]], "n": [n], "total": [total], "last": [last]})
+        new = folded(self._value.get(), rows)
+        self._value.update(new)
+        yield emitted(key, new)
 
     def close(self) -> None:
         """Nothing to let go."""
@@ -119,12 +130,9 @@ def ours(function: Any, form: str) -> Start:
     """A job of one stage."""
 
     def start(spark: SparkSession, rows: DataFrame, root: str) -> absflow.Run:
-        for name, value in (
-            ("storage.path", f"{root}/job"),
-            ("checkpoint.interval", "1h"),
-            ("key-groups", "16"),
-        ):
-            spark.conf.set(f"spark.absflow.{name}", value)
+        configure(
+            spark, {"storage.path": f"{root}/job", "checkpoint.interval": "1h", "key-groups": "16"}
+        )
         job = absflow.Job("throughput", spark)
         source = job.source("rows", rows)
         stage = job.stage(

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from absflow.columnar.process import Context, Process, Result
 
-__all__ = ["RowFunction", "on_pandas", "per_row"]
+__all__ = ["RowFunction", "on_pandas", "per_row", "state_rows"]
 
 RowFunction = Callable[
     ["tuple[Any, ...] | None", "tuple[Any, ...]"],
@@ -79,15 +79,27 @@ def per_row(function: RowFunction) -> Process:
         changed = [
             key for key, value in enumerate(after) if value is not None and value != before[key]
         ]
-        columns = _columns("state", [after[key] for key in changed], columns.schema)
-        keys = state.select(list(context.key)).take(pa.array(changed, pa.int64()))
+        values = _columns("state", [after[key] for key in changed], columns.schema)
         return Result(
             output=_columns("output", emitted, context.output),
-            state=pa.table([*keys.columns, *columns.columns], schema=state.schema),
+            state=state_rows(state, changed, values),
             delete=np.array([value is None for value in after], dtype=bool),
         )
 
     return process
+
+
+def state_rows(state: pa.Table, changed: Sequence[int], values: pa.Table) -> pa.Table:
+    """What a function returns for some keys.
+
+    Args:
+        state: k rows of key and state columns, as the function was given them.
+        changed: m of these rows.
+        values: m rows of new state columns.
+    """
+    keys = state.select(range(state.num_columns - values.num_columns))
+    columns = [*keys.take(pa.array(changed, pa.int64())).columns, *values.columns]
+    return pa.table(columns, names=state.column_names).cast(state.schema)
 
 
 def _states(columns: pa.Table, context: Context) -> list[tuple[Any, ...] | None]:

@@ -240,10 +240,11 @@ def _new_state(made: Call, result: Result, touched: Touched, before: KeyedState)
                 f"{made}: delete has dtype {flags.dtype} and shape {flags.shape}, but one bool for "
                 f"each of the {given} rows of state is expected"
             )
-        if result.state is not None:
-            # Keys that are new in this very call must be found again to be deleted.
-            touched = after.touched(touched.table.select(range(before.keys)))
-        after = after.deleted(touched, np.flatnonzero(flags), made.epoch)
+        if flags.any():
+            if result.state is not None:
+                # Keys that are new in this very call must be found again to be deleted.
+                touched = after.touched(touched.table.select(range(before.keys)))
+            after = after.deleted(touched, np.flatnonzero(flags), made.epoch)
     return after
 
 

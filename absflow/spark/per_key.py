@@ -32,6 +32,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import Row, StructType
 
+from absflow.columnar.forms import state_rows
 from absflow.columnar.process import Context, Process, Result
 
 __all__ = ["KeyFunction", "per_key"]
@@ -102,7 +103,7 @@ def per_key(function: KeyFunction, time_zone: str) -> Process:
         order = np.argsort(context.key_of_row, kind="stable")
         ends = np.cumsum(np.bincount(context.key_of_row, minlength=state.num_rows)).tolist()
         frames = _frames(rows.take(pa.array(order)), ends, time_zone)
-        columns = state.select(state.column_names[len(context.key) :])
+        columns = state.drop_columns(list(context.key))
         schema = from_arrow_schema(columns.schema)
         values = ArrowTableToRowsConversion.convert(columns, schema)
         states = [
@@ -118,7 +119,7 @@ def per_key(function: KeyFunction, time_zone: str) -> Process:
                 output.extend(_checked(function(key, iter((frame,)), of_key), context.output))
         return Result(
             output=_output(output, context.output, time_zone),
-            state=_updated(state, states, context, schema),
+            state=_updated(state, states, schema),
             delete=np.array([of_key.removed for of_key in states], dtype=bool),
         )
 
@@ -211,16 +212,13 @@ def _checked(made: object, output: pa.Schema) -> Iterator[pd.DataFrame]:
         yield frame
 
 
-def _updated(
-    state: pa.Table, states: list[_State], context: Context, schema: StructType
-) -> pa.Table | None:
+def _updated(state: pa.Table, states: list[_State], schema: StructType) -> pa.Table | None:
     """The rows of state of the keys that were updated."""
     changed = [at for at, of_key in enumerate(states) if of_key.updated]
     if not changed:
         return None
     values = LocalDataToArrowConversion.convert([states[at].value for at in changed], schema, False)
-    keys = state.select(list(context.key)).take(pa.array(changed))
-    return pa.table([*keys.columns, *values.columns], names=state.column_names).cast(state.schema)
+    return state_rows(state, changed, values)
 
 
 def _output(frames: list[pd.DataFrame], schema: pa.Schema, time_zone: str) -> pa.Table | None:

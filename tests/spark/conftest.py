@@ -40,12 +40,12 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @contextmanager
 def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
     """``spark.absflow.*`` settings for the time of a block."""
-    with conf(spark, {f"spark.absflow.{name}": value for name, value in values.items()}):
+    with spark_conf(spark, {f"spark.absflow.{name}": value for name, value in values.items()}):
         yield
 
 
 @contextmanager
-def conf(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+def spark_conf(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
     """Spark conf for the time of a block."""
     before = {key: spark.conf.get(key, None) for key in values}
     for key, value in values.items():

@@ -18,12 +18,14 @@ import os
 import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
+from reading import files_read
 
 import absflow
 
@@ -178,3 +180,15 @@ def expected_sink(root: Path) -> pd.DataFrame:
     rows = pd.concat([a, a, b], ignore_index=True)
     rows = rows.assign(g=rows["id"] % 7)[["id", "g", "v"]]
     return rows.sort_values(["id", "v"], ignore_index=True)
+
+
+def holds_all(completed: list[dict[str, Any]], files: int) -> bool:
+    """Whether the newest completed checkpoint stands behind all files, with none in flight.
+
+    Args:
+        completed: the COMPLETED facts, by id.
+        files: how many each source has.
+    """
+    if not completed or any(stage["in_flight"] for stage in completed[-1]["stages"]):
+        return False
+    return files == files_read(completed[-1], "a", "a") == files_read(completed[-1], "right", "b")

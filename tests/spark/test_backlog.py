@@ -20,6 +20,7 @@ from diamond import (
     diamond,
     expected_sink,
     expected_state,
+    holds_all,
     read_source,
     source_files,
     to_group,
@@ -102,14 +103,6 @@ def in_flight(spark: SparkSession, root: Path, row: dict[str, Any]) -> pd.DataFr
         assert len(found[-1]) == state["rows"]
         assert found[-1]["_epoch"].min() == state["epoch"]
     return pd.concat(found)
-
-
-def holds_all(spark: SparkSession, storage: Path, files: int) -> bool:
-    """Whether the newest checkpoint of the diamond stands behind all files, none in flight."""
-    rows = completed(spark, storage)
-    if not rows or any(stage["in_flight"] for stage in rows[-1]["stages"]):
-        return False
-    return files == files_read(rows[-1], "a", "a") == files_read(rows[-1], "right", "b")
 
 
 def check(spark: SparkSession, root: Path, sink: Path) -> None:
@@ -207,7 +200,7 @@ def test_a_stage_that_holds_too_much_overtakes(spark: SparkSession, tmp_path: Pa
         started = diamond(spark, tmp_path).start()
         overtakes = spark.read.format("delta").load(str(tmp_path / "job" / "overtakes"))
         deadline = time.monotonic() + 300
-        while not overtaken or not holds_all(spark, tmp_path / "job", written):
+        while not overtaken or not holds_all(completed(spark, tmp_path / "job"), written):
             assert time.monotonic() < deadline, facts(spark, tmp_path / "job")
             overtaken = overtakes.where("kind = 'OVERTAKE'").count()
             # Some files ahead of the stage that reads them, which takes one for each batch.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import settings
-from diamond import diamond, expected_sink, expected_states, source_files
+from diamond import diamond, expected_sink, expected_states, holds_all, source_files
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, facts, files_read, stage_of, state_at
 
@@ -33,11 +33,6 @@ def missing_cases(rows: list[dict[str, Any]]) -> set[str]:
         "rows held": any(s["held_rows"] > 0 for row in rows for s in row["stages"]),
     }
     return {case for case, met in cases.items() if not met}
-
-
-def holds_all(rows: list[dict[str, Any]], files: int) -> bool:
-    """Whether the newest completed checkpoint stands behind all ``files`` files of each source."""
-    return files == files_read(rows[-1], "a", "a") == files_read(rows[-1], "right", "b")
 
 
 @pytest.fixture(scope="module")

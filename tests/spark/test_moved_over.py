@@ -18,7 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import conf
+from conftest import settings, spark_conf
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from reading import assert_same_rows
@@ -184,9 +184,9 @@ def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     write_events(root / "events")
     read = spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1)
     events = read.parquet(str(root / "events"))
-    with conf(spark, {"spark.sql.session.timeZone": "Europe/Berlin"}):
+    with spark_conf(spark, {"spark.sql.session.timeZone": "Europe/Berlin"}):
         # Interpreted, Spark 4.2.0 cannot read a null out of what such a function emits.
-        with conf(spark, {"spark.sql.codegen.factoryMode": "FALLBACK"}):
+        with spark_conf(spark, {"spark.sql.codegen.factoryMode": "FALLBACK"}):
             plain = on_spark(spark, root, events)
         return Ran(plain, on_absflow(spark, root, events))
 
@@ -212,8 +212,7 @@ def on_spark(spark: SparkSession, root: Path, events: DataFrame) -> dict[str, pd
 
 def on_absflow(spark: SparkSession, root: Path, events: DataFrame) -> dict[str, pd.DataFrame]:
     """One job, a stage and a source for each."""
-    storage = {"spark.absflow.storage.path": str(root / "job"), "spark.absflow.key-groups": "3"}
-    with conf(spark, storage):
+    with settings(spark, {"storage.path": str(root / "job"), "key-groups": "3"}):
         job = absflow.Job("moved", spark)
         for name, example in EXAMPLES.items():
             source = job.source(f"{name}_events", events, bounded=True)
