@@ -42,7 +42,7 @@ chaos: setup ## kill the driver with SIGKILL KILLS=120 times, from SEED= (JOB=ge
 	@$(BIN)/python tests/chaos/chaos.py \
 	  $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(JOB),--job $(JOB))
 
-bench: setup .venv-flink/.setup .venv-bytewax/.setup ## run each program in benchmarks/, with peers
+bench: setup .venv/.bench .venv-flink/.setup .venv-bytewax/.setup ## run each program in benchmarks/, with peers
 	@set -e; for program in benchmarks/[a-z]*.py; do echo "== $$program"; \
 	  case $$program in *_flink.py) python=.venv-flink/bin/python;; *) python=$(BIN)/python;; esac; \
 	  $$python $$program; done
@@ -60,6 +60,10 @@ java:
 	@echo "setting up .venv-flink (PyFlink, about 850 MB) ..."
 	@test -x .venv-flink/bin/python || $(PYTHON) -m venv .venv-flink
 	@.venv-flink/bin/python -m pip install --quiet --disable-pip-version-check $(FLINK)
+	@touch $@
+
+.venv/.bench: .venv/.setup
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
 	@touch $@
 
 .venv-bytewax/.setup:

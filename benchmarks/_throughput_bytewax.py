@@ -1,10 +1,11 @@
-"""The keyed count, sum and last value of throughput.py on Bytewax: one JSON line with rows/s.
+"""A workload of ``throughput.py`` on Bytewax: one JSON line with the rows/s of each run.
 
-``python _throughput_bytewax.py FOLDER WORKERS SNAPSHOTS``, by a python that has bytewax. Reads the
-Parquet files in ``FOLDER``, shared out among so many workers (threads of one process would share
-one interpreter lock, so each worker is a process), with recovery into SQLite every ``SNAPSHOTS``
-seconds, as Bytewax's guide sets it up; 0 is without. As its guide advises, a step handles rows in
-batches of the source's size, and the source gives thousands at a time.
+``python _throughput_bytewax.py FOLDER WORKLOAD WORKERS SNAPSHOTS RUNS``, by a python that has
+bytewax. A run reads all the Parquet files in ``FOLDER``, shared out among so many workers (threads
+of one process would share one interpreter lock, so each worker is a process), with recovery into
+SQLite every ``SNAPSHOTS`` seconds, as Bytewax's guide sets it up; 0 is without. As its guide
+advises, a step handles rows in batches of the source's size, and the source gives thousands at a
+time. The start of the processes is not counted.
 """
 
 # mypy: disable-error-code="import-not-found, misc"
@@ -22,11 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from _workloads import WORKLOADS, Row, Workload
 
 BATCH = 5_000
 
 
-def flow(folder: Path, workers: int) -> Any:
+def flow(folder: Path, workload: Workload, workers: int) -> Any:
     """Files to a running state per key to nowhere."""
     import bytewax.operators as op
     from bytewax.dataflow import Dataflow
@@ -42,13 +44,17 @@ def flow(folder: Path, workers: int) -> Any:
             ]
             self.place = place or 0
 
-        def next_batch(self) -> list[tuple[str, int]]:
+        def next_batch(self) -> list[tuple[str, Row]]:
             if self.place == len(self.batches):
                 raise StopIteration
             batch = self.batches[self.place]
             self.place += 1
-            keys, values = (column.to_numpy().tolist() for column in batch.columns)
-            return list(zip(map(str, keys), values, strict=True))
+            columns = [column.to_numpy().tolist() for column in batch.columns]
+            if workload.keys == 1:
+                names = map(str, columns[0])
+            else:
+                names = map(str, zip(*columns[: workload.keys], strict=True))
+            return list(zip(names, zip(*columns, strict=True), strict=True))
 
         def snapshot(self) -> int:
             return self.place
@@ -69,11 +75,8 @@ def flow(folder: Path, workers: int) -> Any:
         def build(self, step_id: str, worker_index: int, worker_count: int) -> Nowhere:
             return Nowhere()
 
-    def fold(
-        state: tuple[int, int, int] | None, value: int
-    ) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        n, total, _ = state or (0, 0, 0)
-        new = n + 1, total + value, value
+    def fold(state: Row | None, row: Row) -> tuple[Row, Row]:
+        new = workload.update(state, row)
         return new, new
 
     made = Dataflow("throughput")
@@ -82,15 +85,16 @@ def flow(folder: Path, workers: int) -> Any:
     return made
 
 
-def work(folder: Path, workers: int, number: int, snapshots: int, recovery: str) -> None:
+def work(given: list[str], number: int, recovery: str) -> None:
     """One worker's process; the first prints how long it took."""
     from bytewax._bytewax import cluster_main
     from bytewax.recovery import RecoveryConfig
 
+    folder, workers, snapshots = Path(given[0]), int(given[2]), int(given[3])
     addresses = [f"127.0.0.1:{29_500 + n}" for n in range(workers)] if workers > 1 else []
     began = time.monotonic()
     cluster_main(
-        flow(folder, workers),
+        flow(folder, WORKLOADS[given[1]], workers),
         addresses,
         number,
         epoch_interval=timedelta(seconds=snapshots or 10),
@@ -99,28 +103,31 @@ def work(folder: Path, workers: int, number: int, snapshots: int, recovery: str)
     )
     if number == 0:
         rows = sum(pq.read_metadata(file).num_rows for file in folder.glob("*.parquet"))
-        print(json.dumps({"rows/s": rows / (time.monotonic() - began)}))
+        print(rows / (time.monotonic() - began))
 
 
-def main(folder: Path, workers: int, snapshots: int) -> None:
-    """Run all workers."""
+def run(given: list[str]) -> float:
+    """The rows/s of all workers together."""
     from bytewax.recovery import init_db_dir
 
+    workers = int(given[2])
     with tempfile.TemporaryDirectory() as recovery:
         init_db_dir(Path(recovery), workers)
-        me = [sys.executable, __file__, str(folder), str(workers), str(snapshots)]
-        others = [
-            subprocess.Popen(me, env={**os.environ, "WORKER": f"{number} {recovery}"})
-            for number in range(1, workers)
-        ]
-        work(folder, workers, 0, snapshots, recovery)
+        me = [sys.executable, __file__, *given]
+        first, *others = (
+            subprocess.Popen(
+                me, env={**os.environ, "WORKER": f"{n} {recovery}"}, stdout=subprocess.PIPE
+            )
+            for n in range(workers)
+        )
+        speed = float(first.communicate()[0])
         assert all(other.wait() == 0 for other in others)
+    return speed
 
 
 if __name__ == "__main__":
-    given = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     if worker := os.environ.get("WORKER"):
         number, _, recovery = worker.partition(" ")
-        work(given[0], given[1], int(number), given[2], recovery)
+        work(sys.argv[1:], int(number), recovery)
     else:
-        main(*given)
+        print(json.dumps({"rows/s": [run(sys.argv[1:]) for _ in range(int(sys.argv[5]))]}))

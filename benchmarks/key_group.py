@@ -14,7 +14,6 @@ import pyarrow as pa
 from _running_sum import add
 
 from absflow.columnar.pages import Packer, pages_of
-from absflow.columnar.process import Frames
 from absflow.columnar.stage import Batch, InputSpec, KeyGroupState, StageSpec, run_key_group
 from absflow.protocol import alignment
 
@@ -38,9 +37,8 @@ def main() -> None:
     random = np.random.default_rng(0)
     keys = pa.schema([("k", pa.string())])
     given = InputSpec("rows", SCHEMA, root=True)
-    spec = StageSpec(
-        "sums", (given,), keys, STATE, pa.schema([*keys, *STATE]), {"rows": add}, Frames.ARROW, 1
-    )
+    output = pa.schema([*keys, *STATE])
+    spec = StageSpec("sums", (given,), keys, STATE, output, {"rows": add}, 1)
     packer = Packer("rows", SCHEMA, ("k",), 1, root=True)
 
     def packed(numbers: np.ndarray) -> list:

@@ -1,6 +1,6 @@
 """What a job stores as it grows older: files and bytes below its storage root, table by table.
 
-A tiny job of two stages and a channel takes checkpoints as fast as it can, keeps the newest 10, and
+A tiny job of two stages and a channel takes a checkpoint every 2 s, keeps the newest 10, and
 compacts lineages of more than 5 sets. Retention, which else looks once a minute and rests nine
 times as long as it worked, hurries as the checkpoints do. Files that it has taken out of a table
 stay for a while (so that readers can end), so a run of minutes shows what is *live* beside what
@@ -25,8 +25,8 @@ import absflow
 from absflow.spark import retention
 
 SETTINGS = {
-    "checkpoint.interval": "100ms",
-    "checkpoint.max-concurrent": "8",  # a micro-batch settles several of them
+    "checkpoint.interval": "2s",
+    "checkpoint.max-concurrent": "4",  # a micro-batch settles several of them
     "checkpoint.retained": "10",
     "lineage.max-sets": "5",
     "key-groups": "2",

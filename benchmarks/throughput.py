@@ -1,27 +1,25 @@
-"""Rows per second of a keyed count, sum and last value: absflow's forms beside what Spark has.
+"""Rows per second of keyed state: absflow's forms beside what Spark, Bytewax and PyFlink have.
 
-``python benchmarks/throughput.py [--keys N ...] [--rows N] [--runs N] [--only NAME ...]``. Every
-peer reads the same Parquet files, one a micro-batch, keys uniform, and appends a row per touched
-key to a Delta table. The first micro-batches of each peer, in which every key is new, are
-not counted; a figure is the median over the others of rows by the batch's whole time, as Spark
-reports it (``triggerExecution``). Prints a table with the ratio to plain ``applyInPandasWithState``
-and to Spark's built-in aggregation; figures are for this machine and this run only.
+``python benchmarks/throughput.py [--case NAME ...] [--only PEER ...] [--rows N] [--runs N]
+[--write]``. Every peer does the work of ``_workloads.py`` on the same Parquet files. Those on Spark
+read one a micro-batch and append what they emit to a Delta table: a row per touched key (per row: a
+row per row). The first micro-batches of each, in which keys are new, are not counted; a run is a
+micro-batch, its rows by its whole time as Spark reports it (``triggerExecution``). Bytewax and
+PyFlink forget what they emit; ``_throughput_bytewax.py`` and ``_throughput_flink.py`` say how they
+are measured. Both have environments of their own, which ``make bench`` makes.
 
-Bytewax runs in an environment of its own that ``make bench`` makes (``.venv-bytewax``), as many
-times as batches are counted, over all of the files, into a sink that forgets the rows.
-
-How the peers are tuned: all have two shuffle partitions for two cores, whole-stage code generation
-and FAIR scheduling as absflow has them; the built-in aggregation and ``transformWithStateInPandas``
-have RocksDB with changelog checkpointing, as Spark's guide advises for much state, and plain
-``applyInPandasWithState`` has the default store in memory, which is the faster one here. Bytewax
-snapshots every 10 s, and its source hands over 5,000 rows at a time.
+How the peers are tuned: all on Spark have two shuffle partitions for two cores, whole-stage code
+generation and FAIR scheduling as absflow has them; the built-in aggregation and
+``transformWithStateInPandas`` have RocksDB with changelog checkpointing, as Spark's guide advises
+for much state, and plain ``applyInPandasWithState`` has the default store in memory, which is the
+faster one here. absflow takes no checkpoint here; what those cost is in ``checkpoint_overhead.py``.
+With ``--write`` the figures go to ``docs/figures``; they are for this machine and this run only.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import tempfile
 import time
@@ -32,9 +30,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
+from _results import Results
 from _running_sum import configure, session
-from pyspark.sql import DataFrame, SparkSession
+from _workloads import WORKLOADS, Workload
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.query import StreamingQuery
@@ -42,101 +42,164 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 import absflow
 
-STATE = "n long, total long, last long"
-OUTPUT = f"k long, {STATE}"
-WARM = 2
 _STORES = "org.apache.spark.sql.execution.streaming.state"
 ROCKS = {
     "spark.sql.streaming.stateStore.providerClass": f"{_STORES}.RocksDBStateStoreProvider",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
+HERE = Path(__file__).parent
 
-# -- the same function in every form ---------------------------------------------------------------
+# -- the workloads, as columns and in SQL ----------------------------------------------------------
 
 
-def columnar(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
-    """All keys at once."""
+def sums(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """Count, sum and last value."""
     code, values = context.key_of_row, rows["v"].to_numpy()
-    total = state["total"].fill_null(0).to_numpy().copy()
+    n, total, last = (state[name].fill_null(0).to_numpy().copy() for name in state.column_names[1:])
+    n += np.bincount(code, minlength=len(n))
     np.add.at(total, code, values)
-    last = state["last"].fill_null(0).to_numpy().copy()
     last[code] = values
-    n = state["n"].fill_null(0).to_numpy() + np.bincount(code, minlength=state.num_rows)
     table = pa.table({"k": state["k"], "n": n, "total": total, "last": last})
     return absflow.Result(output=table, state=table)
 
 
-def per_row(
-    state: tuple[int, int, int] | None, row: tuple[int, int]
-) -> tuple[tuple[int, int, int], list[tuple[int, ...]]]:
-    """One row; emits the key's new state each time."""
-    k, v = row
-    n, total, _ = state or (0, 0, 0)
-    new = n + 1, total + v, v
-    return new, [(k, *new)]
+def query_17(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """Counts by price, least, greatest and total price."""
+    code, price = context.key_of_row, rows["price"].to_numpy()
+    names = state.column_names[2:]
+    old = {name: state[name].fill_null(0).to_numpy().copy() for name in names}
+    old["least"][context.is_new] = np.iinfo(np.int64).max
+    np.minimum.at(old["least"], code, price)
+    np.maximum.at(old["most"], code, price)
+    np.add.at(old["total"], code, price)
+    rank = np.searchsorted([10_000, 1_000_000], price, side="right")
+    for place, name in enumerate(("low", "middle", "high")):
+        old[name] += np.bincount(code[rank == place], minlength=state.num_rows)
+    old["n"] += np.bincount(code, minlength=state.num_rows)
+    table = pa.table({"auction": state["auction"], "day": state["day"], **old})
+    return absflow.Result(output=table, state=table)
 
 
-def per_key(
-    key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
-) -> Iterator[pd.DataFrame]:
-    """One key."""
-    new = folded(state.getOption, frames)
-    state.update(new)
-    yield emitted(key, new)
+def query_18(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """The last bid."""
+    code, price, at = context.key_of_row, rows["price"].to_numpy(), rows["at"].to_numpy()
+    order = np.argsort(at, kind="stable")
+    newest = np.empty(state.num_rows, dtype=np.int64)
+    newest[code[order]] = order
+    keep = pc.greater(state["at"], at[newest]).fill_null(False)
+    table = pa.table(
+        {
+            "bidder": state["bidder"],
+            "auction": state["auction"],
+            "price": pc.if_else(keep, state["price"], price[newest]),
+            "at": pc.if_else(keep, state["at"], at[newest]),
+        }
+    )
+    return absflow.Result(output=table, state=table)
 
 
-def folded(
-    state: tuple[int, int, int] | None, frames: Iterator[pd.DataFrame]
-) -> tuple[int, int, int]:
-    """A key's new state."""
-    n, total, last = state or (0, 0, 0)
-    for frame in frames:
-        values = frame["v"].to_numpy()
-        n, total, last = n + len(values), total + int(values.sum()), int(values[-1])
-    return n, total, last
+Columnar = Callable[[pa.Table, pa.Table, absflow.Context], absflow.Result]
 
 
-def emitted(key: tuple[Any, ...], state: tuple[int, int, int]) -> pd.DataFrame:
-    """The row of a key."""
-    n, total, last = state
-    return pd.DataFrame({"k": [key[0]], "n": [n], "total": [total], "last": [last]})
+def columnar(workload: Workload) -> Columnar:
+    """The workload, all keys at once."""
+    if workload.keys == 1:
+        return sums
+    return query_17 if "day" in workload.key else query_18
+
+
+def aggregates(workload: Workload) -> list[Column]:
+    """The workload in SQL."""
+    v, price, at = F.col("v"), F.col("price"), F.col("at")
+    if workload.keys == 1:
+        return [F.count(v).alias("n"), F.sum(v).alias("total"), F.last(v).alias("last")]
+    if "day" not in workload.key:
+        return [F.max_by(price, at).alias("price"), F.max(at).alias("at")]
+    low, high = price < 10_000, price >= 1_000_000
+    return [
+        F.count(price).alias("n"),
+        F.count_if(low).alias("low"),
+        F.count_if(~low & ~high).alias("middle"),
+        F.count_if(high).alias("high"),
+        F.min(price).alias("least"),
+        F.max(price).alias("most"),
+        F.sum(price).alias("total"),
+    ]
+
+
+class OneKey:
+    """The workload, one key at a time."""
+
+    def __init__(self, workload: Workload) -> None:
+        """Of this workload."""
+        self.update = workload.update
+        self.given = [column.split()[0] for column in workload.rows.split(", ")]
+        self.made = [column.split()[0] for column in workload.output.split(", ")]
+
+    def folded(
+        self, key: tuple[Any, ...], state: Any, frames: Iterator[pd.DataFrame]
+    ) -> tuple[Any, pd.DataFrame]:
+        """A key's new state, and the row of it."""
+        for frame in frames:
+            for row in zip(*(frame[name].tolist() for name in self.given), strict=True):
+                state = self.update(state, row)
+        return state, pd.DataFrame([(*key, *state)], columns=self.made)
+
+    def __call__(
+        self, key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
+    ) -> Iterator[pd.DataFrame]:
+        """For ``applyInPandasWithState``."""
+        new, made = self.folded(key, state.getOption, frames)
+        state.update(new)
+        yield made
 
 
 class Processor(StatefulProcessor):
     """One key, for transformWithStateInPandas."""
 
+    def __init__(self, workload: Workload) -> None:
+        """Of this workload."""
+        self._one, self._state = OneKey(workload), workload.state
+
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
-        self._value = handle.getValueState("value", STATE)
+        self._value = handle.getValueState("value", self._state)
 
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
-        """Count, sum, last."""
-        new = folded(self._value.get(), rows)
+        """Fold them."""
+        new, made = self._one.folded(key, self._value.get(), rows)
         self._value.update(new)
-        yield emitted(key, new)
+        yield made
 
     def close(self) -> None:
         """Nothing to let go."""
 
 
-# -- peers -----------------------------------------------------------------------------------------
+# -- peers on Spark --------------------------------------------------------------------------------
 
-Start = Callable[[SparkSession, DataFrame, str], "absflow.Run | StreamingQuery"]
+Running = absflow.Run | StreamingQuery
+Start = Callable[[Workload, DataFrame, str], Running]
 
 
-def ours(function: Any, form: str) -> Start:
+def ours(form: str, function: Callable[[Workload], Any]) -> Start:
     """A job of one stage."""
 
-    def start(spark: SparkSession, rows: DataFrame, root: str) -> absflow.Run:
+    def start(workload: Workload, rows: DataFrame, root: str) -> absflow.Run:
+        spark = rows.sparkSession
         configure(
             spark, {"storage.path": f"{root}/job", "checkpoint.interval": "1h", "key-groups": "16"}
         )
         job = absflow.Job("throughput", spark)
-        source = job.source("rows", rows)
         stage = job.stage(
-            "stage", source, key="k", state=STATE, output=OUTPUT, process=function, form=form
+            "stage",
+            job.source("rows", rows),
+            key=workload.key,
+            state=workload.state,
+            output=workload.output,
+            process=function(workload),
+            form=form,
         )
         job.sink("out", stage, absflow.DeltaSink(f"{root}/out"))
         return job.start()
@@ -152,70 +215,59 @@ def _append(frame: DataFrame, root: str, mode: str = "append") -> StreamingQuery
     return writer.option("checkpointLocation", f"{root}/checkpoint").start()
 
 
-def plain(_spark: SparkSession, rows: DataFrame, root: str) -> StreamingQuery:
+def plain(workload: Workload, rows: DataFrame, root: str) -> StreamingQuery:
     """The function per key, as Spark runs it."""
-    made = rows.groupBy("k").applyInPandasWithState(
-        per_key, OUTPUT, STATE, "append", GroupStateTimeout.NoTimeout
+    made = rows.groupBy(*workload.key).applyInPandasWithState(
+        OneKey(workload).__call__,
+        workload.output,
+        workload.state,
+        "append",
+        GroupStateTimeout.NoTimeout,
     )
     return _append(made, root)
 
 
-def processor(_spark: SparkSession, rows: DataFrame, root: str) -> StreamingQuery:
+def processor(workload: Workload, rows: DataFrame, root: str) -> StreamingQuery:
     """The function per key, as Spark's newer interface has it."""
-    grouped = rows.groupBy("k")
-    return _append(grouped.transformWithStateInPandas(Processor(), OUTPUT, "Append", "None"), root)
+    grouped = rows.groupBy(*workload.key)
+    made = grouped.transformWithStateInPandas(
+        Processor(workload), workload.output, "Append", "None"
+    )
+    return _append(made, root)
 
 
-def built_in(_spark: SparkSession, rows: DataFrame, root: str) -> StreamingQuery:
+def built_in(workload: Workload, rows: DataFrame, root: str) -> StreamingQuery:
     """Spark's own aggregation in the JVM."""
-    grouped = rows.groupBy("k").agg(F.count("v").alias("n"), F.sum("v").alias("total"), F.last("v"))
-    return _append(grouped.withColumnRenamed("last(v)", "last"), root, "update")
+    grouped = rows.groupBy(*workload.key).agg(*aggregates(workload))
+    return _append(grouped, root, "update")
 
 
-PEERS: dict[str, tuple[Start, dict[str, str]]] = {
-    "absflow, columnar": (ours(columnar, "arrow"), {}),
-    "absflow, per row": (ours(per_row, "per-row"), {}),
-    "absflow, per key": (ours(per_key, "per-key"), {}),
-    "built-in aggregation": (built_in, ROCKS),
-    "applyInPandasWithState": (plain, {}),
+BUILT_IN, PLAIN = "built-in aggregation", "applyInPandasWithState"
+ON_SPARK: dict[str, tuple[Start, dict[str, str]]] = {
+    "absflow, columnar": (ours("arrow", columnar), {}),
+    "absflow, per row": (ours("per-row", lambda workload: workload.fold), {}),
+    "absflow, per key": (ours("per-key", lambda workload: OneKey(workload).__call__), {}),
+    BUILT_IN: (built_in, ROCKS),
     "transformWithStateInPandas": (processor, ROCKS),
+    PLAIN: (plain, {}),
 }
 
-
-HERE = Path(__file__).parent
-BYTEWAX = HERE.parent / ".venv-bytewax" / "bin" / "python"
-# Workers, and seconds between snapshots (0: no recovery).
-OTHERS = {
-    "Bytewax, 1 worker": ("1", "10"),
-    "Bytewax, 2 workers": ("2", "10"),
-    "Bytewax, 1, no recovery": ("1", "0"),
-}
+# Cases in which not all peers would come to an end within the hour.
+FEW = {"10 M keys, 1 % a batch": ("absflow, columnar", BUILT_IN)}
 
 
-def measure_other(peer: str, source: Path, runs: int) -> list[float]:
-    """Rows per second of each run; none if it is not installed."""
-    if not BYTEWAX.exists():
-        print(f"{peer} is not measured: there is no {BYTEWAX}; make bench makes it")
-        return []
-    command = [str(BYTEWAX), str(HERE / "_throughput_bytewax.py"), str(source), *OTHERS[peer]]
-    speeds = []
-    for _ in range(runs):
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        speeds.append(json.loads(done.stdout)["rows/s"])
-    return speeds
-
-
-def measure(spark: SparkSession, peer: str, source: Path, runs: int) -> list[float]:
+def measure(spark: SparkSession, peer: str, case: str, source: Path, runs: int) -> list[float]:
     """Rows per second of each counted micro-batch."""
-    start, conf = PEERS[peer]
+    start, conf = ON_SPARK[peer]
+    workload = WORKLOADS[case]
     for name, value in conf.items():
         spark.conf.set(name, value)
     try:
         with tempfile.TemporaryDirectory() as root:
-            reader = spark.readStream.schema("k long, v long").option("maxFilesPerTrigger", 1)
-            running = start(spark, reader.parquet(str(source)), root)
+            reader = spark.readStream.schema(workload.rows).option("maxFilesPerTrigger", 1)
+            running = start(workload, reader.parquet(str(source)), root)
             try:
-                return _batches(spark, runs)
+                return _batches(spark, workload.loads, runs)
             finally:
                 running.stop()
     finally:
@@ -223,51 +275,72 @@ def measure(spark: SparkSession, peer: str, source: Path, runs: int) -> list[flo
             spark.conf.unset(name)
 
 
-def _batches(spark: SparkSession, runs: int) -> list[float]:
+def _batches(spark: SparkSession, loads: int, runs: int) -> list[float]:
     while True:
         (query,) = spark.streams.active
         done = [p for p in query.recentProgress if p.numInputRows >= 1000]
-        if len(done) >= WARM + runs:
+        if len(done) >= loads + runs:
             return [
                 p.numInputRows / p.durationMs["triggerExecution"] * 1000
-                for p in done[WARM : WARM + runs]
+                for p in done[loads : loads + runs]
             ]
         time.sleep(0.2)
 
 
-def main(every: list[int], rows: int, runs: int, only: list[str]) -> None:
-    """Each number of keys, each peer in turn."""
-    spark = session("throughput", "4g")
-    for keys in every:
-        random = np.random.default_rng(1)
-        medians: dict[str, float] = {}
+# -- the others ------------------------------------------------------------------------------------
+
+# Name -> program, its environment, its arguments behind folder and case.
+OTHERS = {
+    "Bytewax, 1 worker": ("bytewax", ("1", "10")),
+    "Bytewax, 2 workers": ("bytewax", ("2", "10")),
+    "Bytewax, 1, no recovery": ("bytewax", ("1", "0")),
+    "PyFlink, process": ("flink", ("process",)),
+    "PyFlink, thread": ("flink", ("thread",)),
+}
+
+
+def measure_other(peer: str, case: str, source: Path, runs: int) -> list[float]:
+    """Rows per second of each run; none if it does not run here, and why."""
+    name, given = OTHERS[peer]
+    python = HERE.parent / f".venv-{name}" / "bin" / "python"
+    if not python.exists():
+        print(f"{peer} is not measured: there is no {python}; make bench makes it")
+        return []
+    program = str(HERE / f"_throughput_{name}.py")
+    command = [str(python), program, str(source), case, *given, str(runs)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=1800)
+    if done.returncode:
+        print(f"{peer} is not measured, for it failed: {done.stderr.splitlines()[-1:]}")
+        return []
+    return list(json.loads(done.stdout.splitlines()[-1])["rows/s"])
+
+
+def main(cases: list[str], peers: list[str], rows: int, runs: int, write: bool) -> None:
+    """Each case, each peer in turn."""
+    spark = session("throughput", "6g")
+    results = Results("throughput", "rows/s", (PLAIN, BUILT_IN))
+    for case in cases:
+        workload = WORKLOADS[case]
         with tempfile.TemporaryDirectory() as folder:
-            for number in range(WARM + runs + 2):
-                table = {"k": random.integers(0, keys, rows), "v": random.integers(0, 9, rows)}
-                pq.write_table(pa.table(table), Path(folder) / f"{number:04d}.parquet")
-            for peer in only or [*PEERS, *OTHERS]:
-                if peer in PEERS:
-                    speeds = measure(spark, peer, Path(folder), runs)
+            workload.write(Path(folder), workload.loads + runs + 2, rows)
+            for peer in (peer for peer in peers if peer in FEW.get(case, peers)):
+                if peer in ON_SPARK:
+                    speeds = measure(spark, peer, case, Path(folder), runs)
                 else:
-                    speeds = measure_other(peer, Path(folder), runs)
-                if speeds:
-                    medians[peer] = statistics.median(speeds)
-        print(f"{keys:,} uniform keys, {rows:,} rows a micro-batch, medians of {runs}")
-        print(f"{'':<28} {'rows/s':>9} {'x plain':>8} {'x built-in':>10}")
-        for peer, speed in medians.items():
-            ratios = [
-                f"{speed / medians[base]:.2f}" if base in medians else "-"
-                for base in ("applyInPandasWithState", "built-in aggregation")
-            ]
-            print(f"{peer:<28} {speed:>9,.0f} {ratios[0]:>8} {ratios[1]:>10}")
+                    speeds = measure_other(peer, case, Path(folder), runs)
+                results.add(case, peer, speeds)
+        results.show(case)
     spark.stop()
+    if write:
+        results.write()
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Throughput of a keyed count, sum and last value.")
-    parser.add_argument("--keys", type=int, nargs="+", default=[100_000])
+    parser = argparse.ArgumentParser(description="Throughput of keyed state, beside peers.")
+    parser.add_argument("--case", nargs="+", default=[*WORKLOADS], choices=[*WORKLOADS])
+    parser.add_argument("--only", nargs="+", default=[*ON_SPARK, *OTHERS])
     parser.add_argument("--rows", type=int, default=200_000, help="in a micro-batch")
-    parser.add_argument("--runs", type=int, default=5, help="micro-batches that are counted")
-    parser.add_argument("--only", nargs="+", default=[], choices=[*PEERS, *OTHERS])
+    parser.add_argument("--runs", type=int, default=5, help="that are counted")
+    parser.add_argument("--write", action="store_true", help="the figures into docs/figures")
     given = parser.parse_args()
-    main(given.keys, given.rows, given.runs, given.only)
+    main(given.case, given.only, given.rows, given.runs, given.write)

@@ -17,6 +17,7 @@ parallelism).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,9 @@ _SEED = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0xD1B54A32D192ED03)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+
+# So many times as many rows as are looked up are many.
+_MANY = 8
 
 Codes = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
@@ -178,6 +182,17 @@ def factorize(keys: pa.Table) -> tuple[Codes, pa.Table]:
 
 def locate(keys: pa.Table, among: pa.Table) -> Codes:
     """For every row of ``keys`` its row in ``among`` (the first, if there are several), else -1."""
+    if among.num_rows <= _MANY * keys.num_rows:
+        return _located(keys, among)
+    # To look many rows up in a small hash table costs far less than to make one of them.
+    pairs = zip(among.columns, keys.columns, strict=True)
+    there = reduce(pc.and_, (pc.is_in(a, value_set=_flat(k)) for a, k in pairs))
+    rows = np.flatnonzero(there.to_numpy())
+    found = _located(keys, among.take(pa.array(rows)))
+    return np.append(rows, -1)[found]  # -1 finds the last
+
+
+def _located(keys: pa.Table, among: pa.Table) -> Codes:
     if keys.num_columns == 1:
         needles, haystack = _flat(keys.column(0)), _flat(among.column(0))
     else:

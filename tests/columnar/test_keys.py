@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -376,15 +377,17 @@ def test_factorize_is_a_dict_of_first_rows(tables):
     assert codes.dtype == np.int64
 
 
+@pytest.mark.parametrize("many", [8, 0])
 @examples(200)
-@given(key_tables(count=2))
-def test_locate_is_a_dict_lookup(tables):
-    """Each key is found at its first row, or not at all."""
+@given(tables=key_tables(count=2))
+def test_locate_is_a_dict_lookup(many, tables):
+    """Each key is found at its first row, or not at all, whichever table is hashed."""
     keys, among = tables
     first = {}
     for number, row in enumerate(rows_of(among)):
         first.setdefault(row, number)
-    found = locate(keys, among)
+    with patch("absflow.columnar.keys._MANY", many):
+        found = locate(keys, among)
     assert found.tolist() == [first.get(row, -1) for row in rows_of(keys)]
     assert found.dtype == np.int64
 

@@ -1,0 +1,106 @@
+"""What a benchmark measured: medians beside each other as a table, as JSON and as a plot.
+
+``figures.json`` beside the plots in ``docs/figures`` holds, for each benchmark that ran with
+``--write``, every single run; the docs take their figures from there (``docs/generated.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+FOLDER = Path(__file__).parent.parent / "docs" / "figures"
+OURS = "absflow"
+
+
+@dataclass
+class Results:
+    """Runs of several peers in several cases, all in one unit.
+
+    Attributes:
+        name: the benchmark's.
+        unit: of a run, such as ``rows/s``.
+        bases: the peers whose medians others are divided by.
+        runs: case -> peer -> what each run gave.
+    """
+
+    name: str
+    unit: str
+    bases: tuple[str, ...] = ()
+    runs: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+    def add(self, case: str, peer: str, values: list[float]) -> None:
+        """Note the runs of a peer; none if it could not run."""
+        if values:
+            self.runs.setdefault(case, {})[peer] = values
+
+    def median(self, case: str, peer: str) -> float | None:
+        """None if the peer did not run."""
+        values = self.runs[case].get(peer)
+        return statistics.median(values) if values else None
+
+    def show(self, case: str) -> None:
+        """Print a case as a table."""
+        table = Table(title=case, title_justify="left")
+        table.add_column()
+        for name in (self.unit, "lowest", "highest", *(f"x {base}" for base in self.bases)):
+            table.add_column(name, justify="right")
+        for peer, values in self.runs[case].items():
+            middle = statistics.median(values)
+            cells = [
+                f"{number:,.3g}" if number < 1000 else f"{number:,.0f}"
+                for number in (middle, min(values), max(values))
+            ]
+            bases = (self.median(case, base) for base in self.bases)
+            cells += [f"{middle / base:.2f}" if base else "-" for base in bases]
+            table.add_row(peer, *cells)
+        Console(width=100).print(table)
+
+    def write(self) -> None:
+        """Into ``figures.json``, in the place of what this benchmark left there, and as a plot."""
+        FOLDER.mkdir(exist_ok=True)
+        file = FOLDER / "figures.json"
+        known = json.loads(file.read_text()) if file.exists() else {}
+        known[self.name] = {
+            "unit": self.unit,
+            "at": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+            "on": f"{os.cpu_count()} cores, Python {platform.python_version()}",
+            "versions": {name: version(name) for name in ("pyspark", "delta-spark", "pyarrow")},
+            "runs": self.runs,
+        }
+        file.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+        self._plot(FOLDER / f"{self.name}.svg")
+
+    def _plot(self, path: Path) -> None:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+
+        # Equal figures give equal files.
+        mpl.rcParams["svg.hashsalt"] = self.name
+        height = sum(0.6 + 0.28 * len(peers) for peers in self.runs.values())
+        figure = Figure(figsize=(8, height), layout="constrained")
+        ratios = [len(peers) + 1 for peers in self.runs.values()]
+        axes = figure.subplots(
+            len(self.runs), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": ratios}
+        )
+        for axis, (case, peers) in zip(axes[:, 0], self.runs.items(), strict=True):
+            names = list(peers)[::-1]
+            middles = [statistics.median(peers[name]) for name in names]
+            colors = ["tab:blue" if name.startswith(OURS) else "tab:gray" for name in names]
+            axis.barh(names, middles, color=colors)
+            axis.set_title(case, loc="left", fontsize=9)
+            axis.set_xscale("log")
+            axis.tick_params(labelsize=8)
+            for place, middle in enumerate(middles):
+                axis.text(middle, place, f" {middle:,.4g}", va="center", fontsize=7)
+        axes[-1, 0].set_xlabel(f"{self.unit} (median; logarithmic)", fontsize=8)
+        figure.savefig(path, metadata={"Date": None})

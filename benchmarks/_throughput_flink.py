@@ -1,0 +1,150 @@
+"""A workload of ``throughput.py`` on PyFlink: one JSON line with the rows/s of each run.
+
+``python _throughput_flink.py FOLDER WORKLOAD MODE RUNS``, by a python that has apache-flink, and
+with Java. A ``KeyedProcessFunction`` in a Flink cluster within one JVM, two subtasks of each;
+Python in processes of its own (``process``) or within the JVM (``thread``). The source is Flink's
+own reader of CSV files (a PyFlink from pip has none for Parquet), over many copies of the rows;
+what is emitted is forgotten. A run is some seconds in the middle of the job.
+
+As Flink's documents advise: RocksDB with incremental checkpoints, every 10 s; a cache of Python's
+state large enough for all keys of 100 k (its default is 1,000); memory for RocksDB; objects reused.
+"""
+
+# mypy: disable-error-code="import-not-found, misc"
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import ProxyHandler, build_opener
+
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+from _workloads import WORKLOADS, Workload
+from pyflink.common import Configuration, Types
+from pyflink.datastream import KeyedProcessFunction, StreamExecutionEnvironment
+from pyflink.datastream.connectors.base import Sink
+from pyflink.datastream.state import ValueStateDescriptor
+from pyflink.java_gateway import get_gateway
+from pyflink.table import StreamTableEnvironment
+
+COPIES, WARM_S, RUN_S = 200, 15, 4
+SETTINGS = {
+    "execution.checkpointing.interval": "10s",
+    "execution.checkpointing.mode": "EXACTLY_ONCE",
+    "execution.checkpointing.incremental": "true",
+    "execution.checkpointing.storage": "filesystem",
+    "state.backend.type": "rocksdb",
+    "taskmanager.memory.managed.size": "1g",
+    "parallelism.default": "2",
+    "pipeline.object-reuse": "true",
+    "restart-strategy.type": "none",
+    "python.state.cache-size": "200000",
+    "python.fn-execution.bundle.size": "10000",
+    "python.pythonpath": f"{sysconfig.get_path('purelib')}:{Path(__file__).parent}",
+    "python.executable": sys.executable,
+    "python.client.executable": sys.executable,
+    "rest.address": "127.0.0.1",
+    "rest.bind-address": "127.0.0.1",
+    "metrics.fetcher.update-interval": "200",
+}
+
+
+class Folded(KeyedProcessFunction):
+    """The workload's fold, its state one value for each key."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def open(self, runtime_context: Any) -> None:
+        """Take hold of the state."""
+        workload = WORKLOADS[self._name]
+        self._update, self._keys = workload.update, workload.keys
+        shape = Types.TUPLE([Types.LONG()] * len(workload.state.split(", ")))
+        self._value = runtime_context.get_state(ValueStateDescriptor("value", shape))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[tuple[Any, ...]]:
+        """One row."""
+        row = tuple(value)
+        new = self._update(self._value.value(), row)
+        self._value.update(new)
+        yield (*row[: self._keys], *new)
+
+
+def copied(folder: Path, workload: Workload, root: Path) -> None:
+    """The rows as CSV, under many names."""
+    for file in sorted(folder.glob("*.parquet")):
+        whole = root / f"{file.stem}.whole"
+        pc.write_csv(pq.read_table(file), whole, pc.WriteOptions(include_header=False))
+        for number in range(COPIES):
+            (root / "rows").mkdir(exist_ok=True)
+            (root / "rows" / f"{file.stem}-{number}.csv").hardlink_to(whole)
+
+
+def main(folder: Path, name: str, mode: str, runs: int, root: Path) -> list[float]:
+    """Rows per second of each run."""
+    workload = WORKLOADS[name]
+    copied(folder, workload, root)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    conf = Configuration()
+    given = {"execution.checkpointing.dir": (root / "checkpoints").as_uri()}
+    given |= {"python.execution-mode": mode, "rest.port": str(port), "rest.bind-port": str(port)}
+    for key, value in {**SETTINGS, **given}.items():
+        conf.set_string(key, value)
+    env = StreamExecutionEnvironment.get_execution_environment(conf)
+    tables = StreamTableEnvironment.create(env)
+    columns = workload.rows.replace("long", "BIGINT")
+    tables.execute_sql(
+        f"CREATE TABLE given ({columns}) WITH ('connector' = 'filesystem', "
+        f"'path' = '{(root / 'rows').as_uri()}', 'format' = 'csv')"
+    )
+    rows = tables.to_data_stream(tables.from_path("given"))
+    keys = workload.keys
+    if keys == 1:
+        keyed = rows.key_by(lambda row: row[0], Types.LONG())
+    else:
+        shape = Types.TUPLE([Types.LONG()] * keys)
+        keyed = rows.key_by(lambda row: tuple(row)[:keys], shape)
+    out = Types.TUPLE([Types.LONG()] * len(workload.output.split(", ")))
+    sinks = get_gateway().jvm.org.apache.flink.streaming.api.functions.sink.v2
+    keyed.process(Folded(name), out).sink_to(Sink(sinks.DiscardingSink()))
+    run = env.execute_async("throughput")
+    opened = build_opener(ProxyHandler({})).open
+    url = f"http://127.0.0.1:{port}/jobs/{run.get_job_id()}"
+
+    def read() -> tuple[float, int]:
+        """The time, and how many rows the keyed function has taken."""
+        with opened(url, timeout=60) as answer:
+            told = json.load(answer)
+        if told["state"] not in ("CREATED", "RUNNING"):
+            with opened(f"{url}/exceptions", timeout=60) as answer:
+                sys.exit(str(json.load(answer)))
+        return time.monotonic(), told["vertices"][1]["metrics"]["read-records"]
+
+    while read()[1] == 0:
+        time.sleep(0.2)
+    time.sleep(WARM_S)
+    seen = [read()]
+    for _ in range(runs):
+        time.sleep(RUN_S)
+        seen.append(read())
+    run.cancel().result()
+    return [
+        (after[1] - before[1]) / (after[0] - before[0])
+        for before, after in itertools.pairwise(seen)
+    ]
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as there:
+        speeds = main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), Path(there))
+        print(json.dumps({"rows/s": speeds}))
