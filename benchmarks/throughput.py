@@ -179,14 +179,13 @@ class Processor(StatefulProcessor):
 
 # -- peers on Spark --------------------------------------------------------------------------------
 
-Running = absflow.Run | StreamingQuery
-Start = Callable[[Workload, DataFrame, str], Running]
+Start = Callable[[Workload, DataFrame, str], Any]  # gives what can be stopped
 
 
 def ours(form: str, function: Callable[[Workload], Any]) -> Start:
     """A job of one stage."""
 
-    def start(workload: Workload, rows: DataFrame, root: str) -> absflow.Run:
+    def start(workload: Workload, rows: DataFrame, root: str) -> Any:
         spark = rows.sparkSession
         configure(
             spark, {"storage.path": f"{root}/job", "checkpoint.interval": "1h", "key-groups": "16"}

@@ -48,7 +48,7 @@ from absflow.sinks import Sink, SinkWrite
 from absflow.spark.alignment_log import AlignmentLog, Arrived
 from absflow.spark.backpressure import Backpressure
 from absflow.spark.drain import Drain
-from absflow.spark.plan import ALIGNMENT_PROPERTY, source_index
+from absflow.spark.plan import ALIGNMENT_PROPERTY, settle, source_index
 from absflow.spark.positions import SourceLogs
 from absflow.spark.snapshots import SnapshotAppender
 from absflow.storage import tables
@@ -222,6 +222,7 @@ class StageBatches:
         schema = output if batch_id is None else channel_schema(output)
 
         def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            settle()
             return unpack(batches, output, batch_id)
 
         data = pages.where(F.col("kind") == PageKind.DATA.value)

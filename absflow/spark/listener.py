@@ -6,8 +6,11 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql.streaming.listener import (
+    JStreamingQueryListener,
     QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
@@ -64,6 +67,9 @@ class QueryListener(StreamingQueryListener):
     def __init__(self, tell: Callable[[BatchDone | QueryIdle | QueryDied], None]) -> None:
         """Use ``tell`` to put an event into the queue; it must not block."""
         self._tell = tell
+        jvm: Any = SparkContext._jvm
+        wrapper = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper
+        self._jlistenerobj = wrapper(_AsText(self))
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Nothing to do: who starts a query knows it."""
@@ -73,8 +79,12 @@ class QueryListener(StreamingQueryListener):
         self._tell(QueryIdle(str(event.runId)))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """A batch is done; as :meth:`progressed`."""
+        self.progressed(event.progress.json)
+
+    def progressed(self, text: str) -> None:
         """A batch is done; a source whose end is its start had nothing new for it."""
-        progress = json.loads(event.progress.json)
+        progress = json.loads(text)
         exhausted = tuple(
             place
             for place, source in enumerate(progress["sources"])
@@ -99,3 +109,15 @@ class QueryListener(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """A query is gone."""
         self._tell(QueryDied(str(event.runId), event.exception))
+
+
+class _AsText(JStreamingQueryListener):
+    """Takes progress as the one string that is read of it.
+
+    PySpark's own would fetch each of its numbers and maps from the JVM first, a call for each.
+    """
+
+    pylistener: QueryListener
+
+    def onQueryProgress(self, jevent: Any) -> None:
+        self.pylistener.progressed(jevent.progress().json())

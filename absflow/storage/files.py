@@ -27,12 +27,15 @@ class Files:
     def __init__(self, spark: SparkSession) -> None:
         """Use the Hadoop configuration of ``spark``."""
         jvm: Any = spark.sparkContext._jvm
-        self._hadoop = jvm.org.apache.hadoop
+        # Each step from package to package asks the JVM for a class of that name, in every jar.
+        self._java_path = jvm.org.apache.hadoop.fs.Path
+        self._rename = jvm.org.apache.hadoop.fs.Options.Rename
+        self._context = jvm.org.apache.hadoop.fs.FileContext
         self._io = jvm.org.apache.commons.io.IOUtils
         self._gateway: Any = spark.sparkContext._gateway
         self._conf = spark._jsparkSession.sessionState().newHadoopConf()
         # An instance of our own: the cached one is Spark's, too.
-        self._local = self._hadoop.fs.LocalFileSystem()
+        self._local = jvm.org.apache.hadoop.fs.LocalFileSystem()
         self._local.initialize(jvm.java.net.URI("file:///"), self._conf)
         self._local.setWriteChecksum(False)
         self._local.setVerifyChecksum(False)
@@ -129,14 +132,13 @@ class Files:
             if not self._local.rename(source, target):
                 raise StorageError(f"could not rename {aside!r} to {path!r}")
             return
-        rename = self._hadoop.fs.Options.Rename
-        options = self._gateway.new_array(rename, 1)
-        options[0] = rename.OVERWRITE
-        context = self._hadoop.fs.FileContext.getFileContext(target.toUri(), self._conf)
+        options = self._gateway.new_array(self._rename, 1)
+        options[0] = self._rename.OVERWRITE
+        context = self._context.getFileContext(target.toUri(), self._conf)
         context.rename(source, target, options)
 
     def _path(self, path: str) -> Any:
-        return self._hadoop.fs.Path(path)
+        return self._java_path(path)
 
     def _fs(self, path: str) -> Any:
         if path.startswith("file:"):

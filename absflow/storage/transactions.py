@@ -17,6 +17,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -43,23 +44,23 @@ def append_once(
         user_metadata: what the commit says of itself.
     """
     spark = frame.sparkSession
-    scala = _Scala(spark.sparkContext._jvm)
+    scala = _scala(spark.sparkContext._jvm)
     session: Any = spark._jsparkSession
     with scala.active(session):
-        log = scala.delta.DeltaLog.forTable(session, path)
+        log = scala.delta_log.forTable(session, path)
         transaction = log.startTransaction()
         getattr(transaction.readTxn(), "$plus$eq")(app_id)
         if _newest(spark, path, transaction.snapshot(), app_id) >= txn_version:
             return
         note = json.dumps(user_metadata)
         given = {"txnAppId": app_id, "txnVersion": str(txn_version), "userMetadata": note}
-        options = scala.delta.DeltaOptions(scala.map(given), session.sessionState().conf())
+        options = scala.options(scala.map(given), session.sessionState().conf())
         append, none = scala.append, scala.none
-        write = scala.delta.commands.WriteIntoDelta(
+        write = scala.write(
             log, append, options, scala.nothing, scala.map({}), frame._jdf, none, none, False
         )
         made = write.writeAndReturnCommitData(transaction, session, none, False)
-        operation = scala.delta.DeltaOperations.Write(
+        operation = scala.operation(
             append, none, none, scala.some(note), none, none, none, none, none
         )
         transaction.commitIfNeeded(made.actions(), operation, made.stringTags())
@@ -107,16 +108,26 @@ class _Transactions:
             return -1 if found is None else found
 
 
+@cache  # each step from package to package asks the JVM for a class of that name, in every jar
+def _scala(jvm: Any) -> _Scala:
+    return _Scala(jvm)
+
+
 class _Scala:
-    """Scala's values as the JVM wants them."""
+    """Delta's classes, and Scala's values as the JVM wants them."""
 
     def __init__(self, jvm: Any) -> None:
-        self._jvm = jvm
+        delta = jvm.org.apache.spark.sql.delta
         self._session = jvm.org.apache.spark.sql.classic.SparkSession
-        self.delta = jvm.org.apache.spark.sql.delta
+        self._utils = jvm.PythonUtils
+        self.delta_log = delta.DeltaLog
+        self.options = delta.DeltaOptions
+        self.write = delta.commands.WriteIntoDelta
+        self.operation = delta.DeltaOperations.Write
         self.append = jvm.org.apache.spark.sql.SaveMode.Append
         self.none = getattr(getattr(jvm.scala, "None$"), "MODULE$")
-        self.nothing = jvm.PythonUtils.toSeq(jvm.java.util.ArrayList())
+        self.some = jvm.scala.Some
+        self.nothing = self._utils.toSeq(jvm.java.util.ArrayList())
 
     @contextmanager
     def active(self, session: Any) -> Iterator[None]:
@@ -132,7 +143,4 @@ class _Scala:
                 self._session.clearActiveSession()
 
     def map(self, given: Mapping[str, str]) -> Any:
-        return self._jvm.PythonUtils.toScalaMap(given)
-
-    def some(self, value: str) -> Any:
-        return self._jvm.scala.Some(value)
+        return self._utils.toScalaMap(given)

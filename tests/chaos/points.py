@@ -95,7 +95,7 @@ POINTS: dict[str, Point] = {
     **_around("saving of the alignment", "absflow.spark.alignment_log:AlignmentLog.save"),
     **_around("claim of the storage root", _APPEND, _on("/attempts"), often=1),
     "before Spark's commit": Point("absflow.spark.batch:StageBatches.__call__", "after"),
-    "after Spark's commit": Point("absflow.spark.listener:QueryListener.onQueryProgress", "before"),
+    "after Spark's commit": Point("absflow.spark.listener:QueryListener.progressed", "before"),
 }
 
 
