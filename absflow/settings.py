@@ -223,6 +223,14 @@ SETTINGS: tuple[Setting, ...] = (
         "checkpoint.aligned-timeout is never, it is aborted (HELD_TOO_MUCH).",
     ),
     Setting(
+        "state.max-inline",
+        "state_max_inline_bytes",
+        "32KiB",
+        _size_bytes,
+        "State of a key group that is larger than this lies in files below the storage root, if "
+        "that is a directory, and not in Spark's state store.",
+    ),
+    Setting(
         "channel.max-bytes-per-trigger",
         "channel_max_bytes_per_trigger",
         "64MiB",
@@ -325,6 +333,7 @@ class Settings:
     savepoint_timeout_ms: int
     savepoint_on_sigterm: bool
     alignment_max_held_bytes: int
+    state_max_inline_bytes: int
     channel_max_bytes_per_trigger: int
     channel_max_backlog_bytes: int | None
     trigger_interval_ms: int

@@ -14,7 +14,8 @@ import pyarrow as pa
 from _running_sum import add
 
 from absflow.columnar.pages import Packer, pages_of
-from absflow.columnar.stage import Batch, InputSpec, KeyGroupState, StageSpec, run_key_group
+from absflow.columnar.stage import Batch, InputSpec, StageSpec, run_key_group
+from absflow.columnar.stored import KeyGroupState
 from absflow.protocol import alignment
 
 KEYS, ROWS, RUNS = 8_000, 4_000, 30

@@ -37,6 +37,7 @@ __all__ = [
     "channel_schema",
     "decode",
     "encode",
+    "encoded",
     "gathered",
     "page_batch",
     "pages_of",
@@ -132,18 +133,25 @@ class Page:
 
 def encode(table: pa.Table | pa.RecordBatch) -> bytes:
     """The payload of ``table``; its schema is not part of it."""
-    batch = _one_batch(table)
-    message = batch.serialize()
-    return b"".join((_HEADER.pack(_MAGIC, _VERSION, 0, zlib.crc32(message)), message))
+    return b"".join(encoded(table))
 
 
-def decode(payload: bytes, schema: pa.Schema, what: str) -> pa.RecordBatch:
-    """The record batch in ``payload``.
+def encoded(table: pa.Table | pa.RecordBatch) -> tuple[bytes, pa.Buffer]:
+    """The payload of ``table`` in two parts: the header, which ends with the checksum; the rest."""
+    message = _one_batch(table).serialize()
+    return _HEADER.pack(_MAGIC, _VERSION, 0, zlib.crc32(message)), message
+
+
+def decode(
+    payload: bytes | pa.Buffer, schema: pa.Schema, what: str, unchecked: bool = True
+) -> pa.RecordBatch:
+    """The record batch in ``payload``, whose memory it shares.
 
     Args:
         payload: what :func:`encode` made of a table with ``schema``.
         schema: the schema it was encoded with.
         what: names the page in the error.
+        unchecked: whether to look at the checksum.
 
     Raises:
         PageCorruptError: if the bytes are not what was encoded.
@@ -152,10 +160,9 @@ def decode(payload: bytes, schema: pa.Schema, what: str) -> pa.RecordBatch:
         raise PageCorruptError(_corrupt(what, f"only {len(payload)} bytes"))
     *format_, expected = _HEADER.unpack_from(payload)
     if format_ != [_MAGIC, _VERSION, 0]:
-        raise PageCorruptError(_corrupt(what, f"header {payload[:4]!r}"))
+        raise PageCorruptError(_corrupt(what, f"header {bytes(payload[:4])!r}"))
     message = memoryview(payload)[_HEADER.size :]
-    seen = zlib.crc32(message)
-    if seen != expected:
+    if unchecked and (seen := zlib.crc32(message)) != expected:
         raise PageCorruptError(_corrupt(what, f"checksum {seen:08x} where {expected:08x} is due"))
     return pa.ipc.read_record_batch(pa.py_buffer(message), schema)
 

@@ -134,6 +134,7 @@ class _Given:
         touched = Touched(
             self.touched.table.slice(start, stop - start),
             self.touched.at[start:stop],
+            self.touched.below[start:stop],
             self.touched.new[start:stop],
         )
         return _Given(self.rows.filter(pa.array(inside)), touched, self.codes[inside] - start)

@@ -33,7 +33,8 @@ from absflow.columnar.pages import (
 )
 from absflow.columnar.process import Call, Process, call
 from absflow.columnar.restore import restored_state
-from absflow.columnar.state import KeyedState, snapshot_schema, state_schema
+from absflow.columnar.state import KeyedState, snapshot_schema
+from absflow.columnar.stored import KeyGroupState, Shelf, load, store
 from absflow.errors import PageCorruptError
 from absflow.protocol import alignment
 from absflow.protocol.alignment import (
@@ -49,7 +50,7 @@ from absflow.protocol.alignment import (
     TakeSnapshot,
 )
 
-__all__ = ["Batch", "InputSpec", "KeyGroupState", "Snapshot", "StageSpec", "run_key_group"]
+__all__ = ["Batch", "InputSpec", "Snapshot", "StageSpec", "run_key_group"]
 
 _CONTROL = {PageKind.ABORT, PageKind.BARRIER, PageKind.END, PageKind.OVERTAKE}
 
@@ -112,23 +113,6 @@ class StageSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyGroupState:
-    """What a key group keeps between micro-batches.
-
-    Attributes:
-        changed_epoch: the last epoch in which a key changed; older snapshots need not look.
-        live_keys: how many keys have state.
-        held: pages held by the alignment, encoded; empty if none.
-        state: the keyed state, encoded; empty if none.
-    """
-
-    changed_epoch: int = 0
-    live_keys: int = 0
-    held: bytes = b""
-    state: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
 class Batch:
     """The micro-batch, as every task of it knows it.
 
@@ -164,6 +148,7 @@ class _Work:
     stored: KeyGroupState
     pages: list[Page]
     align: Alignment
+    shelf: Shelf | None
     decoded: KeyedState | None = None
     changed_epoch: int = 0
     dirty: bool = False
@@ -176,13 +161,9 @@ class _Work:
     def state(self) -> KeyedState:
         """The keyed state, decoded when it is first needed."""
         if self.decoded is None:
-            schema = state_schema(self.spec.keys, self.spec.state)
-            if self.stored.state:
-                what = f"state of stage {self.spec.name!r}, key group {self.key_group}"
-                table = pa.Table.from_batches([decode(self.stored.state, schema, what)])
-            else:
-                table = schema.empty_table()
-            self.decoded = KeyedState(table, len(self.spec.keys))
+            what = f"state of stage {self.spec.name!r}, key group {self.key_group}"
+            spec = self.spec
+            self.decoded = load(self.stored, spec.keys, spec.state, self.shelf, what)
         return self.decoded
 
 
@@ -192,6 +173,7 @@ def run_key_group(
     batch: Batch,
     pages: Sequence[Page],
     stored: KeyGroupState,
+    shelf: Shelf | None = None,
 ) -> tuple[list[Page], KeyGroupState]:
     """Process one micro-batch of one key group.
 
@@ -201,6 +183,7 @@ def run_key_group(
         batch: the micro-batch.
         pages: the pages of all inputs, in any order.
         stored: what the key group kept.
+        shelf: where the files of a large state lie; None if all of it is kept inline.
 
     Returns:
         The pages that it emits (DATA, STATE, BARRIER and END, then one REPORT if it met a control
@@ -212,12 +195,12 @@ def run_key_group(
     """
     restore = [p for p in pages if p.kind is PageKind.RESTORE]
     if restore:
-        return _restore(spec, key_group, restore)
+        return _restore(spec, key_group, restore, shelf)
     align, said, seen = _align(spec, batch.alignment, pages)
     data = [_with_epoch(spec, p, batch.alignment) for p in pages if p.kind is PageKind.DATA]
     data.sort(key=lambda p: (spec.order(p.input), p.seq))
     held = _held_pages(spec, key_group, stored)
-    work = _Work(spec, key_group, batch, stored, held + data, batch.alignment)
+    work = _Work(spec, key_group, batch, stored, held + data, batch.alignment, shelf)
     work.changed_epoch = stored.changed_epoch
     for action in said:
         if isinstance(action, TakeSnapshot):
@@ -232,14 +215,13 @@ def run_key_group(
 
 
 def _restore(
-    spec: StageSpec, key_group: int, pages: Sequence[Page]
+    spec: StageSpec, key_group: int, pages: Sequence[Page], shelf: Shelf | None
 ) -> tuple[list[Page], KeyGroupState]:
     """Begin with the state that is brought; RESTORE pages come alone, in a batch of their own."""
     table, epoch = restored_state(spec.name, spec.keys, spec.state, key_group, pages)
-    count = table.num_rows
-    report = Page(key_group, PageKind.REPORT, rows=count)
-    state = encode(table) if count else b""
-    return [report], KeyGroupState(changed_epoch=epoch, live_keys=count, state=state)
+    report = Page(key_group, PageKind.REPORT, rows=table.num_rows)
+    state = KeyedState(table, len(spec.keys))
+    return [report], store(state, KeyGroupState(epoch), shelf, f"{key_group}-restored")
 
 
 def _names(spec: StageSpec) -> list[str]:
@@ -381,7 +363,7 @@ def _snapshot(work: _Work, barrier: Barrier) -> None:
             rows_changed,
             bytes_changed,
             keys_total=stored.live_keys if decoded is None else decoded.live,
-            bytes_total=len(stored.state) if decoded is None else decoded.table.nbytes,
+            bytes_total=stored.size if decoded is None else decoded.size,
         )
     )
     work.out.append(
@@ -424,10 +406,8 @@ def _keep(work: _Work, *, held_before: bool) -> KeyGroupState:
     """
     if not (held_before or work.pages or work.dirty):
         return work.stored
-    state = work.decoded
-    return KeyGroupState(
-        changed_epoch=work.changed_epoch,
-        live_keys=work.stored.live_keys if state is None else state.live,
-        held=encode(page_batch(work.pages)) if work.pages else b"",
-        state=work.stored.state if state is None else encode(state.table),
-    )
+    held = encode(page_batch(work.pages)) if work.pages else b""
+    kept = replace(work.stored, changed_epoch=work.changed_epoch, held=held)
+    if not work.dirty:
+        return kept
+    return store(work.state, kept, work.shelf, f"{work.key_group}-{work.batch.batch_id}")

@@ -4,11 +4,16 @@ Beside the key and state columns a row has ``_modified_epoch``, the stage's epoc
 changed (newest snapshot + 1), and ``_deleted``: a deleted key stays as a tombstone until a
 completed checkpoint holds the deletion. So the changes since any completed checkpoint are one
 comparison over one column.
+
+A large state has two levels, as a log-structured merge tree has: a *base* of live rows, which is
+never changed, and the *recent* rows, tombstones among them, which stand in the place of rows of the
+base. So what a few keys cost does not grow with the number of all keys, but for a look through the
+base's keys; now and then both are merged into a new base.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +23,8 @@ import pyarrow.compute as pc
 from absflow.columnar.keys import locate
 
 __all__ = ["DELETED", "MODIFIED_EPOCH", "KeyedState", "Touched", "snapshot_schema", "state_schema"]
+
+Places = npt.NDArray[np.int64]
 
 MODIFIED_EPOCH = "_modified_epoch"
 DELETED = "_deleted"
@@ -40,12 +47,14 @@ class Touched:
 
     Attributes:
         table: k rows of key and state columns; the state columns of a new key are null.
-        at: k positions in the key group's state, -1 for a key that was never seen.
+        at: k positions among the recent rows, -1 for a key that is not among them.
+        below: k positions in the base, -1 for a key that is not there or has a recent row.
         new: k flags: the key has no state (never seen, or deleted).
     """
 
     table: pa.Table
-    at: npt.NDArray[np.int64]
+    at: Places
+    below: Places
     new: npt.NDArray[np.bool_]
 
 
@@ -54,12 +63,17 @@ class KeyedState:
     """The state of one key group; never changed in place.
 
     Attributes:
-        table: rows of :func:`state_schema`.
+        table: the recent rows, or all, of :func:`state_schema`.
         keys: how many leading columns are the key.
+        base: other live rows, of the same schema; None if there is no second level.
+        shadows: for each row of ``table`` the row of the base in the place of which it stands, -1
+            for none; None if there is no base.
     """
 
     table: pa.Table
     keys: int
+    base: pa.Table | None = None
+    shadows: Places | None = None
 
     @classmethod
     def empty(cls, keys: pa.Schema, columns: pa.Schema) -> KeyedState:
@@ -69,25 +83,45 @@ class KeyedState:
     @property
     def live(self) -> int:
         """How many keys have state."""
-        return int(self.table.num_rows - (pc.sum(self.table[DELETED]).as_py() or 0))
+        recent = int(self.table.num_rows - (pc.sum(self.table[DELETED]).as_py() or 0))
+        if self.base is None or self.shadows is None:
+            return recent
+        return int(recent + self.base.num_rows - (self.shadows >= 0).sum())
+
+    @property
+    def size(self) -> int:
+        """In bytes, as it lies in memory."""
+        return int(self.table.nbytes + (0 if self.base is None else self.base.nbytes))
 
     def touched(self, unique: pa.Table) -> Touched:
         """The state of the keys ``unique`` (k rows of the key columns), in their order."""
         at = locate(unique, self.table.select(range(self.keys)))
-        there = pa.array(at, mask=at < 0)
+        below = np.full(len(at), -1)
         new = at < 0
         if self.table.num_rows:
-            deleted = pc.fill_null(self.table[DELETED].take(there), True)
-            new = deleted.to_numpy().astype(bool)
             there = pa.array(at, mask=new)
+            new = pc.fill_null(self.table[DELETED].take(there), True).to_numpy().astype(bool)
         names = self.table.column_names[self.keys : -2]
-        columns = self.table.select(names).take(there).columns
+        if self.base is None:
+            columns = self.table.select(names).take(pa.array(at, mask=new))
+        else:
+            missing = np.flatnonzero(at < 0)
+            found = locate(unique.take(pa.array(missing)), self.base.select(range(self.keys)))
+            below[missing] = found
+            new &= below < 0
+            recent, old = np.flatnonzero((at >= 0) & ~new), np.flatnonzero(below >= 0)
+            both = [
+                self.table.select(names).take(pa.array(at[recent])),
+                self.base.select(names).take(pa.array(below[old])),
+            ]
+            place = np.full(len(at), -1)
+            place[recent], place[old] = np.split(np.arange(len(recent) + len(old)), [len(recent)])
+            columns = pa.concat_tables(both).combine_chunks().take(pa.array(place, mask=place < 0))
         schema = pa.schema([*unique.schema, *(self.table.schema.field(n) for n in names)])
-        return Touched(pa.table([*unique.columns, *columns], schema=schema), at, new)
+        table = pa.table([*unique.columns, *columns.columns], schema=schema)
+        return Touched(table, at, below, new)
 
-    def changed(
-        self, touched: Touched, rows: pa.Table, which: npt.NDArray[np.int64], epoch: int
-    ) -> KeyedState:
+    def changed(self, touched: Touched, rows: pa.Table, which: Places, epoch: int) -> KeyedState:
         """The state after some of the touched keys got new rows.
 
         Args:
@@ -96,9 +130,9 @@ class KeyedState:
             which: m distinct positions in ``touched`` that say whose rows they are.
             epoch: the stage's epoch.
         """
-        return self._with(touched.at[which], rows, epoch, deleted=False)
+        return self._with(touched, which, rows, epoch, deleted=False)
 
-    def deleted(self, touched: Touched, which: npt.NDArray[np.int64], epoch: int) -> KeyedState:
+    def deleted(self, touched: Touched, which: Places, epoch: int) -> KeyedState:
         """The state after the touched keys at positions ``which`` were deleted.
 
         A key that never had state leaves no tombstone.
@@ -109,14 +143,14 @@ class KeyedState:
         nulls = [pa.nulls(len(which), self.table.schema.field(n).type) for n in names]
         schema = pa.schema([*keys.schema, *(self.table.schema.field(n) for n in names)])
         rows = pa.table([*keys.columns, *nulls], schema=schema)
-        return self._with(touched.at[which], rows, epoch, deleted=True)
+        return self._with(touched, which, rows, epoch, deleted=True)
 
     def _with(
-        self, at: npt.NDArray[np.int64], rows: pa.Table, epoch: int, *, deleted: bool
+        self, touched: Touched, which: Places, rows: pa.Table, epoch: int, *, deleted: bool
     ) -> KeyedState:
         if not rows.num_rows:
             return self
-        count = rows.num_rows
+        count, at = rows.num_rows, touched.at[which]
         rows = rows.append_column(MODIFIED_EPOCH, pa.array(np.full(count, epoch, dtype=np.int64)))
         rows = rows.append_column(DELETED, pa.array(np.full(count, deleted)))
         rows = rows.cast(self.table.schema)
@@ -126,7 +160,31 @@ class KeyedState:
         order[at[at >= 0]] = old + np.flatnonzero(at >= 0)
         order[old:] = old + np.flatnonzero(at < 0)
         both = pa.concat_tables([self.table, rows]).combine_chunks()
-        return KeyedState(both.take(pa.array(order)), self.keys)
+        shadows = self.shadows
+        if shadows is not None:
+            shadows = np.concatenate([shadows, touched.below[which][at < 0]])
+        return replace(self, table=both.take(pa.array(order)), shadows=shadows)
+
+    def merged(self) -> KeyedState:
+        """The same state with a base of all live rows; the recent ones are tombstones only."""
+        tombstones = self.table.filter(self.table[DELETED])
+        live = self.table.filter(pc.invert(self.table[DELETED]))
+        base = pa.concat_tables([self._old(), live]).combine_chunks()
+        return KeyedState(tombstones, self.keys, base, np.full(tombstones.num_rows, -1))
+
+    def flat(self) -> KeyedState:
+        """The same state without a base."""
+        if self.base is None:
+            return self
+        return KeyedState(pa.concat_tables([self._old(), self.table]).combine_chunks(), self.keys)
+
+    def _old(self) -> pa.Table:
+        """The rows of the base that no recent one stands for."""
+        if self.base is None or self.shadows is None:
+            return self.table.schema.empty_table()
+        there = np.ones(self.base.num_rows, dtype=bool)
+        there[self.shadows[self.shadows >= 0]] = False
+        return self.base.filter(pa.array(there))
 
     def changes(self, base_id: int) -> pa.Table:
         """What a snapshot holds: the rows (:func:`snapshot_schema`) changed since ``base_id``.
@@ -137,11 +195,25 @@ class KeyedState:
         mask = pc.greater(self.table[MODIFIED_EPOCH], base_id)
         if base_id == 0:
             mask = pc.and_(mask, pc.invert(self.table[DELETED]))
-        return self.table.filter(mask).drop_columns([MODIFIED_EPOCH])
+        changes = self.table.filter(mask)
+        if self.base is not None and pc.any(pc.greater(self.base[MODIFIED_EPOCH], base_id)).as_py():
+            old = self._old()
+            old = old.filter(pc.greater(old[MODIFIED_EPOCH], base_id))
+            changes = pa.concat_tables([old, changes]).combine_chunks()
+        return changes.drop_columns([MODIFIED_EPOCH])
 
     def without_tombstones(self, completed_id: int) -> KeyedState:
-        """Forget the deletions that the completed checkpoint ``completed_id`` holds."""
+        """Forget the deletions that the completed checkpoint ``completed_id`` holds.
+
+        A tombstone in the place of a row of the base stays until they are merged.
+        """
         gone = pc.and_(self.table[DELETED], pc.less_equal(self.table[MODIFIED_EPOCH], completed_id))
+        if self.shadows is not None:
+            gone = pc.and_(gone, pa.array(self.shadows < 0))
         if not pc.any(gone).as_py():
             return self
-        return KeyedState(self.table.filter(pc.invert(gone)), self.keys)
+        stay = pc.invert(gone)
+        shadows = self.shadows
+        if shadows is not None:
+            shadows = shadows[stay.to_numpy()]
+        return replace(self, table=self.table.filter(stay), shadows=shadows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache, reduce
 from typing import Any
 
@@ -22,13 +22,16 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from absflow.columnar.pages import PAGE_SCHEMA, Packer, Page, PageKind
-from absflow.columnar.stage import Batch, InputSpec, KeyGroupState, StageSpec, run_key_group
+from absflow.columnar.stage import Batch, InputSpec, StageSpec, run_key_group
+from absflow.columnar.stored import KeyGroupState
 from absflow.errors import GraphError, ProtocolViolation
 from absflow.graph import Graph
 from absflow.protocol import alignment
 from absflow.settings import Settings
 from absflow.sinks import Sink
+from absflow.storage.files import Files
 from absflow.storage.layout import Layout
+from absflow.storage.state_files import StateFiles
 
 __all__ = [
     "ALIGNMENT_PROPERTY",
@@ -63,7 +66,10 @@ _STATEFUL = {
     "TransformWithStateInPandas",
     "TransformWithStateInPySpark",
 }
-_STATE_DDL = "changed_epoch long, live_keys long, held binary, state binary"
+_STATE_DDL = (
+    "changed_epoch long, live_keys long, size long, held binary, state binary, "
+    "base string, recent string, stale string"
+)
 
 
 def check_source(name: str, frame: DataFrame) -> None:
@@ -188,7 +194,7 @@ def stage_pages(
     parts.append(_overtakes(table, spec, attempt))
     if restored:
         parts.append(_pages_in(spark, layout.restored(stage, attempt)))
-    return _stateful(parts, spec)
+    return _stateful(parts, spec, _state_files(spark, job.settings, layout, stage, attempt))
 
 
 def data_pages(rows: DataFrame, spec: StageSpec, name: str) -> DataFrame:
@@ -206,17 +212,30 @@ def begins_in_batch_2(spec: StageSpec) -> bool:
     return any(given.root and given.format == "delta" for given in spec.inputs)
 
 
-def restored_pages(spark: SparkSession, spec: StageSpec, layout: Layout, attempt: int) -> DataFrame:
+def restored_pages(
+    spark: SparkSession, settings: Settings, spec: StageSpec, layout: Layout, attempt: int
+) -> DataFrame:
     """The stage's stream for the batch that restores its state: nothing in any other source."""
     others = len(spec.inputs) + any(given.root for given in spec.inputs) + 1
     parts = [_pages_in(spark, layout.nothing(attempt)) for _ in range(others)]
-    return _stateful([*parts, _pages_in(spark, layout.restored(spec.name, attempt))], spec)
+    pages = _pages_in(spark, layout.restored(spec.name, attempt))
+    files = _state_files(spark, settings, layout, spec.name, attempt)
+    return _stateful([*parts, pages], spec, files)
 
 
-def _stateful(parts: list[DataFrame], spec: StageSpec) -> DataFrame:
+def _state_files(
+    spark: SparkSession, settings: Settings, layout: Layout, stage: str, attempt: int
+) -> StateFiles | None:
+    """Where a worker finds the files of the stage's state; None if it has no path to them."""
+    path = Files(spark).qualified(layout.state_files(stage, attempt))
+    scheme, _, local = path.partition(":")
+    return StateFiles(local, settings.state_max_inline_bytes) if scheme == "file" else None
+
+
+def _stateful(parts: list[DataFrame], spec: StageSpec, files: StateFiles | None) -> DataFrame:
     pages = reduce(DataFrame.union, parts)
     return pages.groupBy("key_group").applyInPandasWithState(
-        _run(spec), PAGE_TYPE, _STATE_DDL, "append", GroupStateTimeout.NoTimeout
+        _run(spec, files), PAGE_TYPE, _STATE_DDL, "append", GroupStateTimeout.NoTimeout
     )
 
 
@@ -304,7 +323,7 @@ def _pack(
 
 
 def _run(
-    spec: StageSpec,
+    spec: StageSpec, files: StateFiles | None
 ) -> Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     columns = PAGE_SCHEMA.names
 
@@ -327,9 +346,9 @@ def _run(
         ]
         batch = Batch(number, state.getCurrentProcessingTimeMs(), alignment.from_json(before))
         stored = KeyGroupState(*state.get) if state.exists else KeyGroupState()
-        out, kept = run_key_group(spec, key_group, batch, pages, stored)
+        out, kept = run_key_group(spec, key_group, batch, pages, stored, files)
         if kept is not stored:
-            state.update((kept.changed_epoch, kept.live_keys, kept.held, kept.state))
+            state.update(tuple(getattr(kept, field.name) for field in fields(kept)))
         if out:
             yield pd.DataFrame([page.as_row() for page in out], columns=columns)
 

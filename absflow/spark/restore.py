@@ -373,7 +373,7 @@ def _seed(
     restored = _Restored(spec, planned.origin.checkpoint_id)
     checkpoint = layout.spark_checkpoint(fit.stage, planned.attempt)
     query = (
-        restored_pages(spark, spec, layout, planned.attempt)
+        restored_pages(spark, job.settings, spec, layout, planned.attempt)
         .writeStream.foreachBatch(restored)
         .queryName(f"{job.graph.job}/{fit.stage}/restore")
         .outputMode("append")

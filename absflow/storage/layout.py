@@ -98,6 +98,10 @@ class Layout:
         """File: the newest checkpoint that the attempt has published to an on-checkpoint sink."""
         return f"{self.root}/positions/attempt={attempt}/_published/{sink}"
 
+    def state_files(self, stage: str, attempt: int) -> str:
+        """Directory: what of the stage's state does not lie in Spark's state store."""
+        return f"{self.root}/work/attempt={attempt}/{stage}/state"
+
     def staging(self, stage: str, attempt: int) -> str:
         """Directory: snapshots on their way to the state history."""
         return f"{self.root}/work/attempt={attempt}/{stage}/staging"

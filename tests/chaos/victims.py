@@ -63,7 +63,11 @@ CHECKPOINT_MODES: Mapping[str, Mapping[str, str]] = {
 
 def _conf(storage: Path, mode: str) -> dict[str, str]:
     more = {f"spark.absflow.{name}": value for name, value in CHECKPOINT_MODES[mode].items()}
-    own = {"spark.absflow.storage.path": str(storage), "spark.absflow.key-groups": "4"}
+    own = {
+        "spark.absflow.storage.path": str(storage),
+        "spark.absflow.key-groups": "4",
+        "spark.absflow.state.max-inline": "0B",  # so that all state lies in files
+    }
     return {**_CONF, **own, **more}
 
 

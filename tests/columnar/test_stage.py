@@ -4,7 +4,8 @@ import dataclasses
 import itertools
 import json
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -13,11 +14,13 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from absflow.columnar import stage as stage_module
+from absflow.columnar import stored as stored_module
 from absflow.columnar.keys import key_groups
 from absflow.columnar.pages import Packer, Page, PageKind, channel_schema, decode, encode, pages_of
 from absflow.columnar.process import Result
-from absflow.columnar.stage import Batch, InputSpec, KeyGroupState, StageSpec, run_key_group
+from absflow.columnar.stage import Batch, InputSpec, StageSpec, run_key_group
 from absflow.columnar.state import DELETED, snapshot_schema, state_schema
+from absflow.columnar.stored import KeyGroupState, load
 from absflow.errors import PageCorruptError, ProcessError, ProtocolViolation
 from absflow.protocol import alignment
 from absflow.protocol.alignment import AbortArrived, Barrier, BarrierArrived, InputEnded
@@ -127,18 +130,35 @@ def rows_out(out, schema=OUTPUT):
     ]
 
 
-def state_of(spec, stored):
-    if not stored.state:
-        return {}
-    whole = decode(stored.state, state_schema(spec.keys, spec.state), "state").to_pylist()
+def state_of(spec, stored, shelf=None):
+    whole = load(stored, spec.keys, spec.state, shelf, "state").flat().table.to_pylist()
     return {row["k"]: (row["n"], row["seen"]) for row in whole if not row[DELETED]}
+
+
+@dataclass
+class MemoryShelf:
+    """Files of state, each as it was written; to write the same again is fine."""
+
+    max_inline: int
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    def read(self, name):
+        return pa.py_buffer(self.files[name]), True
+
+    def write(self, name, parts):
+        payload = b"".join(map(bytes, parts))
+        assert self.files.setdefault(name, payload) == payload
+
+    def delete(self, name):
+        self.files.pop(name, None)
 
 
 class Runner:
     """One key group through its micro-batches, as the driver would run it."""
 
-    def __init__(self, spec, key_group=0):
+    def __init__(self, spec, key_group=0, shelf=None):
         self.spec = spec
+        self.shelf = shelf
         self.key_group = key_group
         self.align = alignment.start(given.name for given in spec.inputs)
         self.stored = KeyGroupState()
@@ -146,7 +166,9 @@ class Runner:
 
     def run(self, *given_pages):
         batch = Batch(self.batch_id, 1000 * self.batch_id, self.align)
-        out, self.stored = run_key_group(self.spec, self.key_group, batch, given_pages, self.stored)
+        out, self.stored = run_key_group(
+            self.spec, self.key_group, batch, given_pages, self.stored, self.shelf
+        )
         report = report_of(out)
         if report is not None:
             self.align = alignment.from_json(report["alignment"])
@@ -155,7 +177,7 @@ class Runner:
 
     @property
     def state(self):
-        return state_of(self.spec, self.stored)
+        return state_of(self.spec, self.stored, self.shelf)
 
 
 def tags_out(out):
@@ -367,15 +389,28 @@ def summed(snapshots, n):
 
 
 @examples(250)
-@given(worlds(), st.integers(1, 2), st.randoms(use_true_random=False))
-def test_every_schedule_gives_the_cut_of_the_oracle(world, partitions, shuffle):
+@given(
+    worlds(),
+    st.integers(1, 2),
+    st.none() | st.builds(MemoryShelf, st.sampled_from([0, 150, 300])),
+    st.sampled_from([4, 0]),
+    st.randoms(use_true_random=False),
+)
+def test_every_schedule_gives_the_cut_of_the_oracle(world, partitions, shelf, parts, shuffle):
     """Output, snapshots and state are those of a stage that takes one row at a time.
 
     And they are the same, byte for byte, whatever order the pages of a batch come in, and when a
-    batch is run again.
+    batch is run again; also if state lies in files, of which only those of this batch and of the
+    one before are there, and whether a base is soon or never merged.
     """
+    with patch.object(stored_module, "_PARTS", parts):
+        check_schedule(world, partitions, shelf, shuffle)
+
+
+def check_schedule(world, partitions, shelf, shuffle):
+    """One schedule."""
     spec = stage(world.roots)
-    runner, oracle = Runner(spec), Oracle(world)
+    runner, oracle = Runner(spec, shelf=shelf), Oracle(world)
     snapshots, said = {}, []
     for batch in range(world.batches):
         found = renumbered(pages_in(world, spec, batch, partitions))
@@ -383,8 +418,12 @@ def test_every_schedule_gives_the_cut_of_the_oracle(world, partitions, shuffle):
         out = runner.run(*found)
         for _ in range(2):
             shuffle.shuffle(found)
-            again = run_key_group(spec, 0, before[0], found, before[1])
+            again = run_key_group(spec, 0, before[0], found, before[1], shelf)
             assert again == (out, runner.stored)
+        if shelf is not None:
+            kept = runner.stored
+            assert {kept.base, kept.recent, *kept.stale.split()} - {""} == set(shelf.files)
+            event("no base" if not kept.base else "recent rows" if kept.recent else "a base")
         assert rows_out(out) == oracle.run(batch)
         assert runner.state == oracle.state
         for page in out:
@@ -605,6 +644,7 @@ def decoded(monkeypatch):
         return decode(payload, schema, what)
 
     monkeypatch.setattr(stage_module, "decode", counting)
+    monkeypatch.setattr(stored_module, "decode", counting)
     return names
 
 
@@ -627,7 +667,7 @@ def test_a_barrier_without_a_change_costs_nothing(decoded):
     assert [page.kind.name for page in out] == ["BARRIER", "REPORT"]
     assert runner.stored is stored
     assert decoded == []
-    assert report_of(out)["snapshots"] == [[2, 0, 0, 2, len(stored.state)]]
+    assert report_of(out)["snapshots"] == [[2, 0, 0, 2, stored.size]]
 
 
 def test_a_batch_without_pages_costs_nothing(decoded):

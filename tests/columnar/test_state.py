@@ -55,7 +55,7 @@ def table(rows, schema):
 
 
 class StateMachine(RuleBasedStateMachine):
-    """KeyedState beside a dict of (values, epoch, deleted) whose order is that of first changes.
+    """KeyedState beside a dict of (values, epoch, deleted), and the keys that its base holds.
 
     `snapshots` are what the checkpoints hold: the base and the rows of each, and beside them the
     live keys that must come out when the increments are summed up again.
@@ -68,6 +68,7 @@ class StateMachine(RuleBasedStateMachine):
         super().__init__()
         self.state = KeyedState.empty(self.keys, COLUMNS)
         self.model = {}
+        self.based = set()
         self.snapshots = {}
         self.live_at = {0: {}}
         self.completed = 0
@@ -88,10 +89,23 @@ class StateMachine(RuleBasedStateMachine):
         touched = self.state.touched(unique)
         assert touched.table.schema == pa.schema([*self.keys, *COLUMNS])
         assert rows_of(touched.table) == [(*k, *self.live.get(k, NOTHING)) for k in keys]
-        order = list(self.model)
-        assert touched.at.tolist() == [order.index(k) if k in self.model else -1 for k in keys]
+        recent, base = self.keys_of(self.state.table), self.keys_of(self.state.base)
+        assert touched.at.tolist() == [recent.index(k) if k in recent else -1 for k in keys]
+        assert touched.below.tolist() == [
+            base.index(k) if k in base and k not in recent else -1 for k in keys
+        ]
         assert touched.new.tolist() == [k not in self.live for k in keys]
         return touched
+
+    def keys_of(self, table):
+        return [] if table is None else rows_of(table.select(self.keys.names))
+
+    def by_key(self, table):
+        """No key twice."""
+        rows = rows_of(table)
+        found = {row[: len(self.keys)]: row[len(self.keys) :] for row in rows}
+        assert len(found) == len(rows)
+        return found
 
     def put(self, keys, which, values):
         touched = self.touch(keys)
@@ -130,20 +144,37 @@ class StateMachine(RuleBasedStateMachine):
         base = 0 if full else self.completed
         changes = self.state.changes(base)
         assert changes.schema == snapshot_schema(self.keys, COLUMNS)
-        assert rows_of(changes) == [
-            (*k, *values, deleted)
+        assert self.by_key(changes) == {
+            k: (*values, deleted)
             for k, (values, epoch, deleted) in self.model.items()
             if epoch > base and not (deleted and base == 0)
-        ]
+        }
         self.snapshots[self.epoch] = (base, rows_of(changes))
         self.live_at[self.epoch] = self.live
         before = self.state
         self.state = self.state.without_tombstones(self.completed)
-        dropped = [k for k, (_, e, gone) in self.model.items() if gone and e <= self.completed]
+        dropped = [
+            key
+            for key, (_, epoch, gone) in self.model.items()
+            if gone and epoch <= self.completed and key not in self.based
+        ]
         for key in dropped:
             del self.model[key]
         assert dropped or self.state is before
         self.epoch += 1
+
+    @rule()
+    def merge(self):
+        """Put all live rows into a base; the tombstones stay above it."""
+        self.state = self.state.merged()
+        self.based = set(self.live)
+        assert len(self.keys_of(self.state.table)) == len(self.model) - len(self.live)
+
+    @rule()
+    def flatten(self):
+        """Have one level only."""
+        self.state = self.state.flat()
+        self.based = set()
 
     @precondition(lambda self: self.snapshots)
     @rule(data=st.data())
@@ -156,7 +187,8 @@ class StateMachine(RuleBasedStateMachine):
     @invariant()
     def holds_what_the_dict_holds(self):
         assert self.state.table.schema == state_schema(self.keys, COLUMNS)
-        assert rows_of(self.state.table) == [(*k, *v, e, d) for k, (v, e, d) in self.model.items()]
+        due = {k: (*values, epoch, gone) for k, (values, epoch, gone) in self.model.items()}
+        assert self.by_key(self.state.flat().table) == due
         assert self.state.live == len(self.live)
 
     @invariant()

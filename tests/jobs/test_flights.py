@@ -18,8 +18,9 @@ from rich.console import Console
 
 from absflow.columnar.pages import Packer, channel_schema, decode, page_batch, pages_of
 from absflow.columnar.pages import unpack as unpack_pages
-from absflow.columnar.stage import Batch, InputSpec, KeyGroupState, StageSpec, run_key_group
+from absflow.columnar.stage import Batch, InputSpec, StageSpec, run_key_group
 from absflow.columnar.state import state_schema
+from absflow.columnar.stored import KeyGroupState
 from absflow.errors import ProcessError
 from absflow.protocol import alignment
 from absflow.protocol.load import Backlog, Load

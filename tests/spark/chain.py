@@ -19,7 +19,7 @@ from reading import assert_same_rows
 
 import absflow
 
-SETTINGS = {"checkpoint.interval": "1s", "key-groups": "4"}
+SETTINGS = {"checkpoint.interval": "1s", "key-groups": "4", "state.max-inline": "0B"}
 
 
 def chain(

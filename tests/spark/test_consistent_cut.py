@@ -20,6 +20,7 @@ CONF = {
     "checkpoint.interval": "1s",
     "checkpoint.max-concurrent": "2",
     "key-groups": "5",
+    "state.max-inline": "0B",  # so that all state lies in files
 }
 
 

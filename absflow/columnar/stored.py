@@ -1,0 +1,177 @@
+"""What a key group keeps between two micro-batches, and where.
+
+Spark hands all that a key group has kept to each batch that touches it, through a pickle, and takes
+it back and writes it whole if anything has changed. That is dear for a large state, so one that is
+larger than a limit lies in files beside Spark's state store, which has their names only: a *base*,
+and the *recent* rows since, if they are many (:class:`~absflow.columnar.state.KeyedState`). Both
+are merged into a new base once the recent rows are a quarter as many as those of the base, so that
+what a batch writes is in proportion to what it changes.
+
+A file is written once, before the batch that names it is committed, and never changed. It is called
+after its key group, its batch and its checksum, so a batch that is run again writes the same file,
+or another one if the function was not deterministic. It is deleted by the second change of the key
+group behind its last use: the batch that replaced it is then committed, and Spark runs no batch
+again that is older.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from absflow.columnar.pages import decode, encode, encoded
+from absflow.columnar.state import DELETED, KeyedState, state_schema
+
+__all__ = ["KeyGroupState", "Shelf", "load", "store"]
+
+_SHADOWS = pa.field("_shadows", pa.int64())
+# A merge costs as much as the base, so it comes once for so many parts of it.
+_PARTS = 4
+
+
+class Shelf(Protocol):
+    """Where the files of a stage's state lie."""
+
+    @property
+    def max_inline(self) -> int:
+        """State of up to so many bytes is not put into a file."""
+
+    def read(self, name: str) -> tuple[Any, bool]:
+        """The bytes of a file as a buffer, and whether their checksum is yet to be looked at.
+
+        Raises:
+            StorageError: there is no such file, or it cannot be read.
+        """
+
+    def write(self, name: str, parts: Sequence[Any]) -> None:
+        """Put a file in place whole; in the place of the same one, if it is there."""
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroupState:
+    """What a key group keeps between micro-batches.
+
+    Attributes:
+        changed_epoch: the last epoch in which a key changed; older snapshots need not look.
+        live_keys: how many keys have state.
+        size: bytes of the keyed state in memory.
+        held: pages held by the alignment, encoded; empty if none.
+        state: the keyed state, or its recent rows if there is a base, encoded; empty if there are
+            none or they lie in a file.
+        base: the name of the base's file; empty if there is no base.
+        recent: the name of the file of the recent rows; empty if they lie in no file.
+        stale: names of files, with spaces between, that nobody needs once this is committed.
+    """
+
+    changed_epoch: int = 0
+    live_keys: int = 0
+    size: int = 0
+    held: bytes = b""
+    state: bytes = b""
+    base: str = ""
+    recent: str = ""
+    stale: str = ""
+
+
+def load(
+    stored: KeyGroupState, keys: pa.Schema, columns: pa.Schema, shelf: Shelf | None, what: str
+) -> KeyedState:
+    """The keyed state, which shares the memory of its files.
+
+    Args:
+        stored: what the key group kept.
+        keys: the key columns.
+        columns: the state columns.
+        shelf: has its files.
+        what: names the state in errors.
+
+    Raises:
+        PageCorruptError: the bytes are not what was kept.
+        StorageError: a file of it is gone.
+    """
+    schema = state_schema(keys, columns)
+
+    def table(payload: bytes, name: str, schema: pa.Schema) -> pa.Table:
+        if name:
+            assert shelf is not None  # it has written the file
+            payload, unchecked = shelf.read(name)
+            return pa.Table.from_batches([decode(payload, schema, f"{what}, {name}", unchecked)])
+        if payload:
+            return pa.Table.from_batches([decode(payload, schema, what)])
+        return schema.empty_table()
+
+    if not stored.base:
+        return KeyedState(table(stored.state, "", schema), len(keys))
+    recent = table(stored.state, stored.recent, schema.append(_SHADOWS))
+    return KeyedState(
+        recent.drop_columns([_SHADOWS.name]),
+        len(keys),
+        table(b"", stored.base, schema),
+        recent[_SHADOWS.name].to_numpy(),
+    )
+
+
+def store(
+    state: KeyedState, before: KeyGroupState, shelf: Shelf | None, place: str
+) -> KeyGroupState:
+    """Keep a state that has changed; ``changed_epoch`` and ``held`` are as before.
+
+    Args:
+        state: the new state.
+        before: what the key group kept; its stale files are deleted.
+        shelf: where files go; None if all is to be kept inline.
+        place: the key group and the batch, for the names of files.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    payload, base, recent = b"", "", ""
+    if shelf is None or state.size <= shelf.max_inline:
+        flat = state.flat().table
+        payload = encode(flat) if flat.num_rows else b""
+    else:
+        base = before.base
+        if _is_due(state):
+            state = state.merged()
+            base = _write(shelf, f"{place}-base", state.base)
+        rows = state.table.append_column(_SHADOWS, pa.array(state.shadows))
+        if rows.num_rows and rows.nbytes > shelf.max_inline:
+            recent = _write(shelf, f"{place}-recent", rows)
+        elif rows.num_rows:
+            payload = encode(rows)
+    if shelf is not None:
+        for name in before.stale.split():
+            shelf.delete(name)
+    stale = sorted({before.base, before.recent} - {base, recent, ""})
+    return replace(
+        before,
+        live_keys=state.live,
+        size=state.size,
+        state=payload,
+        base=base,
+        recent=recent,
+        stale=" ".join(stale),
+    )
+
+
+def _is_due(state: KeyedState) -> bool:
+    """Whether to merge, by the number of recent rows of which a merge would relieve the state."""
+    if state.base is None or state.shadows is None:
+        return True
+    live = ~state.table[DELETED].to_numpy()
+    count = int(np.count_nonzero(live | (state.shadows >= 0)))
+    return bool(count * _PARTS > state.base.num_rows)
+
+
+def _write(shelf: Shelf, place: str, table: pa.Table) -> str:
+    header, message = encoded(table)
+    name = f"{place}-{header[-4:].hex()}"
+    shelf.write(name, (header, message))
+    return name

@@ -1,0 +1,91 @@
+"""The files of a stage's state, which its Python workers write and read themselves.
+
+They lie in the attempt's working directory and go with it. Files are mapped into memory, so that
+of a base only what is looked at is read.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from absflow.errors import StorageError
+
+__all__ = ["StateFiles"]
+
+# Paths of which this process has seen the checksum, newest last, and how many of them.
+_seen: OrderedDict[str, None] = OrderedDict()
+_MOST_SEEN = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class StateFiles:
+    """A directory on a file system that is mounted on every machine.
+
+    Attributes:
+        directory: its path, without a scheme.
+        max_inline: state of up to so many bytes is not put into a file.
+    """
+
+    directory: str
+    max_inline: int
+
+    def read(self, name: str) -> tuple[Any, bool]:
+        """The bytes of a file as a buffer, and whether their checksum is yet to be looked at.
+
+        Raises:
+            StorageError: there is no such file, or it cannot be read.
+        """
+        path = f"{self.directory}/{name}"
+        try:
+            with pa.memory_map(path) as file:
+                payload = file.read_buffer()
+        except OSError as error:
+            raise StorageError(
+                f"could not read {path!r}, which holds state of a key group: {error}; restore the "
+                "job from its last checkpoint"
+            ) from error
+        unseen = path not in _seen
+        _note(path)
+        return payload, unseen
+
+    def write(self, name: str, parts: Sequence[Any]) -> None:
+        """Put a file in place whole; in the place of the same one, if it is there.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        path = f"{self.directory}/{name}"
+        try:
+            os.makedirs(self.directory, exist_ok=True)
+            aside = f"{self.directory}/.{uuid.uuid4().hex}"  # a kill may leave it there
+            with open(aside, "wb") as file:
+                for part in parts:
+                    file.write(part)
+            os.replace(aside, path)
+        except OSError as error:
+            raise StorageError(
+                f"could not write {path!r}: {error}; spark.absflow.storage.path must name a place "
+                "that every executor can read and write"
+            ) from error
+        _note(path)
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it is there."""
+        with suppress(FileNotFoundError):
+            Path(self.directory, name).unlink()
+
+
+def _note(path: str) -> None:
+    _seen[path] = None
+    _seen.move_to_end(path)
+    if len(_seen) > _MOST_SEEN:
+        _seen.popitem(last=False)

@@ -1,0 +1,137 @@
+"""Files of a key group's state on a real file system."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from absflow.columnar.state import KeyedState
+from absflow.columnar.stored import KeyGroupState, load, store
+from absflow.errors import PageCorruptError, StorageError
+from absflow.storage import state_files
+from absflow.storage.state_files import StateFiles
+
+KEYS, STATE = pa.schema([("k", pa.int64())]), pa.schema([("v", pa.int64())])
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No file has been seen by this process."""
+    monkeypatch.setattr(state_files, "_seen", type(state_files._seen)())
+    yield
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> StateFiles:
+    """Two rows of state, 41 bytes, are too many to be kept inline."""
+    return StateFiles(str(tmp_path / "state"), 80)
+
+
+def put(state: KeyedState, keys: range, value: int) -> KeyedState:
+    """A value for each of the keys, in epoch 1."""
+    touched = state.touched(pa.table({"k": pa.array(keys, pa.int64())}))
+    rows = pa.table({"k": touched.table["k"], "v": pa.array([value] * len(keys), pa.int64())})
+    return state.changed(touched, rows, np.arange(len(keys)), 1)
+
+
+def values(stored: KeyGroupState, files: StateFiles) -> dict[int, int]:
+    """The state as it is read again."""
+    table = load(stored, KEYS, STATE, files, "state").flat().table
+    return dict(zip(table["k"].to_pylist(), table["v"].to_pylist(), strict=True))
+
+
+def names(files: StateFiles) -> set[str]:
+    """All that lies there, hidden files too."""
+    return {path.name for path in Path(files.directory).iterdir()}
+
+
+def changed(stored: KeyGroupState, files: StateFiles, batch: int, keys: range) -> KeyGroupState:
+    """One batch."""
+    state = put(load(stored, KEYS, STATE, files, "state"), keys, batch)
+    return store(state, stored, files, f"0-{batch}")
+
+
+def test_state_wanders_from_inline_to_files_and_is_merged(files: StateFiles) -> None:
+    """Small: inline. Large: a base; then recent rows, inline and in a file; then a new base.
+
+    A file stays for one change behind its last use.
+    """
+    first = changed(KeyGroupState(), files, 0, range(1))
+    assert first.state
+    assert not Path(files.directory).exists()
+    second = changed(first, files, 1, range(100))
+    assert (second.state, second.recent, names(files)) == (b"", "", {second.base})
+    third = changed(second, files, 2, range(1))
+    assert (third.base, third.recent, bool(third.state)) == (second.base, "", True)
+    fourth = changed(third, files, 3, range(20))
+    assert (fourth.base, names(files)) == (second.base, {fourth.base, fourth.recent})
+    fifth = changed(fourth, files, 4, range(50))
+    assert (fifth.recent, set(fifth.stale.split())) == ("", {second.base, fourth.recent})
+    assert names(files) == {fifth.base, *fifth.stale.split()}
+    assert values(fourth, files) == {k: 3 if k < 20 else 1 for k in range(100)}
+    sixth = changed(fifth, files, 5, range(1))
+    assert (names(files), sixth.stale) == ({fifth.base}, "")
+    due = {k: 4 if k < 50 else 1 for k in range(100)} | {0: 5}
+    assert values(sixth, files) == due
+    assert (sixth.live_keys, fifth.live_keys) == (100, 100)
+
+
+def test_what_is_read_shares_the_memory_of_the_file(files: StateFiles) -> None:
+    """A base is mapped, not copied: Arrow has allocated nothing for it."""
+    stored = changed(KeyGroupState(), files, 0, range(100_000))
+    before = pa.total_allocated_bytes()
+    state = load(stored, KEYS, STATE, files, "state")
+    assert state.base is not None
+    assert state.base.nbytes > 1_000_000
+    assert pa.total_allocated_bytes() - before < 10_000
+
+
+def flip(path: Path) -> None:
+    """One bit of the last byte."""
+    whole = bytearray(path.read_bytes())
+    whole[-1] ^= 1
+    path.write_bytes(whole)
+
+
+def test_a_damaged_file_is_found_by_a_process_that_reads_it_first(
+    files: StateFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its checksum, with its name; a checksum is not computed anew for each batch."""
+    stored = changed(KeyGroupState(), files, 0, range(100))
+    monkeypatch.setattr(state_files, "_seen", type(state_files._seen)())
+    assert files.read(stored.base)[1]
+    assert not files.read(stored.base)[1]
+    monkeypatch.setattr(state_files, "_seen", type(state_files._seen)())
+    flip(Path(files.directory, stored.base))
+    with pytest.raises(PageCorruptError, match=f"state, {stored.base} is corrupt: checksum"):
+        load(stored, KEYS, STATE, files, "state")
+
+
+def test_a_file_that_is_gone_is_told_by_its_path(files: StateFiles) -> None:
+    """With what to do about it."""
+    stored = changed(KeyGroupState(), files, 0, range(100))
+    files.delete(stored.base)
+    files.delete(stored.base)
+    with pytest.raises(StorageError, match=f"{stored.base}.*restore the job"):
+        load(stored, KEYS, STATE, files, "state")
+
+
+def test_a_directory_that_cannot_be_written_is_told_by_its_path(tmp_path: Path) -> None:
+    """A file stands in its place."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"file/state/0-0-base.*must name a place"):
+        changed(KeyGroupState(), StateFiles(str(tmp_path / "file" / "state"), 0), 0, range(9))
+
+
+def test_only_so_many_names_are_remembered(
+    files: StateFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest one is forgotten first."""
+    monkeypatch.setattr(state_files, "_MOST_SEEN", 2)
+    for name in "abc":
+        files.write(name, [b"x"])
+    seen: dict[str, Any] = {name: files.read(name)[1] for name in "cba"}
+    assert seen == {"c": False, "b": False, "a": True}
