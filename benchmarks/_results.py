@@ -72,12 +72,13 @@ class Results:
         known = json.loads(file.read_text()) if file.exists() else {}
         known[self.name] = {
             "unit": self.unit,
+            "bases": self.bases,
             "at": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
             "on": f"{os.cpu_count()} cores, Python {platform.python_version()}",
             "versions": {name: version(name) for name in ("pyspark", "delta-spark", "pyarrow")},
             "runs": self.runs,
         }
-        file.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+        file.write_text(json.dumps(known, indent=1) + "\n")
         self._plot(FOLDER / f"{self.name}.svg")
 
     def _plot(self, path: Path) -> None:

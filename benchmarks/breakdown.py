@@ -1,0 +1,209 @@
+"""Where the time of a micro-batch goes, for a job of one stage and for one of two.
+
+``python benchmarks/breakdown.py [--rows N] [--runs N]``. A running sum; medians over some
+warm micro-batches, of the first stage's query, of: the phases that Spark reports; within
+``addBatch`` the Spark job that reads, packs, runs the stage and writes files, and what is left,
+which is planning in Python and Delta's commit; and the processor time of the JVM, of the driver's
+Python and of the Python workers, each by micro-batch. Below it the limits: a query that brings the
+same pages to an empty ``applyInPandasWithState``, and a bare Delta commit of one row. Figures are
+for this machine and this run only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from _running_sum import add, configure, session
+from _workloads import WORKLOADS
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+import absflow
+from absflow.spark.plan import PAGE_TYPE, data_pages
+
+PHASES = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets")
+WARM = 5
+CASE = WORKLOADS["1 M uniform keys"]
+OUTPUT = "k long, total long"
+_TICKS = os.sysconf("SC_CLK_TCK") / 1000
+
+
+def cpu_ms(jvm: int) -> dict[str, float]:
+    """Processor time so far, by kind of process."""
+    used = {"JVM": 0.0, "driver's Python": 0.0, "Python workers": 0.0}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            command = (folder / "cmdline").read_text()
+        except OSError:  # gone in the meantime
+            continue
+        ticks = (int(fields[11]) + int(fields[12])) / _TICKS
+        if int(folder.name) == jvm:
+            used["JVM"] += ticks
+        elif int(folder.name) == os.getpid():
+            used["driver's Python"] += ticks
+        elif "pyspark.daemon" in command:
+            used["Python workers"] += ticks
+    return used
+
+
+def job(spark: SparkSession, stages: int, rows: DataFrame, root: str) -> absflow.Job:
+    """A chain of running sums."""
+    configure(
+        spark, {"storage.path": f"{root}/job", "checkpoint.interval": "1h", "key-groups": "16"}
+    )
+    made = absflow.Job("breakdown", spark)
+    given: Any = made.source("rows", rows)
+    for number in range(stages):
+        given = made.stage(
+            f"stage{number}", given, key="k", state="total long", output=OUTPUT, process=_process
+        )
+    made.sink("out", given, absflow.DeltaSink(f"{root}/out"))
+    return made
+
+
+def _process(rows: Any, state: Any, context: absflow.Context) -> absflow.Result:
+    if "v" not in rows.column_names:
+        rows = rows.rename_columns(["k", "v"])
+    return add(rows, state, context)
+
+
+def spark_jobs(spark: SparkSession) -> dict[str, tuple[float, list[tuple[str, float]]]]:
+    """Of each batch of the first stage: the time of its Spark job, and of the job's stages."""
+    store = spark.sparkContext._jsc.sc().statusStore()
+    every = store.jobsList(None)
+    found = {}
+    for number in range(every.size()):
+        one = every.apply(number)
+        if not (one.completionTime().isDefined() and one.description().isDefined()):
+            continue
+        told = one.description().get().splitlines()
+        batch = next((line for line in told if line.startswith("batch = ")), None)
+        if batch is None or not told[0].endswith("stage0") or one.numCompletedStages() < 2:
+            continue
+        ids = one.stageIds()
+        stages = [store.lastStageAttempt(ids.apply(place)) for place in range(ids.size())]
+        took = [
+            (each.stageId(), _ms(each.submissionTime(), each.completionTime()))
+            for each in stages
+            if each.submissionTime().isDefined() and each.completionTime().isDefined()
+        ]
+        names = ("read and pack", "shuffle, stage, unpack and write")
+        parts = [(name, ms) for name, (_, ms) in zip(names, sorted(took), strict=False)]
+        found[batch.split()[-1]] = _ms(one.submissionTime(), one.completionTime()), parts
+    return found
+
+
+def _ms(begun: Any, ended: Any) -> float:
+    return float(ended.get().getTime() - begun.get().getTime())
+
+
+def measure(spark: SparkSession, stages: int, source: Path, runs: int) -> None:
+    """Run the job, and print what its micro-batches took."""
+    jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
+    with tempfile.TemporaryDirectory() as root:
+        reader = spark.readStream.schema(CASE.rows).option("maxFilesPerTrigger", 1)
+        run = job(spark, stages, reader.parquet(str(source)), root).start()
+        done, before = batches(spark, WARM), cpu_ms(jvm)
+        begun = len(done)
+        done = batches(spark, begun + runs)
+        after, count = cpu_ms(jvm), len(done) - begun
+        jobs = spark_jobs(spark)
+        run.stop()
+    times: dict[str, list[float]] = defaultdict(list)
+    for progress in done[begun:]:
+        taken = progress.durationMs
+        times["whole micro-batch"].append(taken["triggerExecution"])
+        for phase in PHASES:
+            times[f"  {phase}"].append(taken.get(phase, 0))
+        took, parts = jobs.get(str(progress.batchId), (0.0, []))
+        for name, ms in parts:
+            times[f"    of addBatch: {name}"].append(ms)
+        times["    of addBatch: planning and Delta's commit"].append(taken["addBatch"] - took)
+    print(f"{stages} stage{'s' * (stages > 1)}, medians of {count} micro-batches")
+    for name, values in times.items():
+        print(f"  {name:<50} {statistics.median(values):>8,.0f} ms")
+    for name in before:
+        print(
+            f"  processor time by micro-batch, {name:<19} "
+            f"{(after[name] - before[name]) / count:>8,.0f} ms"
+        )
+
+
+def batches(spark: SparkSession, due: int) -> list[Any]:
+    """The micro-batches with rows of the first query, once there are so many."""
+    while True:
+        for query in spark.streams.active:
+            done = [p for p in query.recentProgress if p.numInputRows >= 1000]
+            if (query.name or "").endswith("stage0") and len(done) >= due:
+                return done
+        time.sleep(0.05)
+
+
+def limits(spark: SparkSession, source: Path, runs: int) -> None:
+    """What no stage can be faster than."""
+    spec = absflow.Job("limits", spark)
+    rows = spec.source("rows", spark.readStream.schema(CASE.rows).parquet(str(source)))
+    stage = spec.stage("stage0", rows, key="k", state="total long", output=OUTPUT, process=_process)
+    spec.sink("out", stage, absflow.DeltaSink(tempfile.mkdtemp()))
+    declared = spec._checked().graph.stages["stage0"]
+    reader = spark.readStream.schema(CASE.rows).option("maxFilesPerTrigger", 1)
+    pages = data_pages(reader.parquet(str(source)), declared, "rows")
+
+    def nothing(
+        _key: tuple[Any, ...], frames: Iterator[pd.DataFrame], _state: GroupState
+    ) -> Iterator[pd.DataFrame]:
+        for _ in frames:
+            pass
+        return iter(())
+
+    empty = pages.groupBy("key_group").applyInPandasWithState(
+        nothing, PAGE_TYPE, "n long", "append", GroupStateTimeout.NoTimeout
+    )
+    with tempfile.TemporaryDirectory() as root:
+        query = (
+            empty.writeStream.format("noop")
+            .outputMode("append")
+            .queryName("limits/stage0")
+            .option("checkpointLocation", f"{root}/checkpoint")
+            .start()
+        )
+        done = batches(spark, WARM + runs)[WARM:]
+        query.stop()
+        took = statistics.median(p.durationMs["triggerExecution"] for p in done)
+        print(f"an empty applyInPandasWithState of the same pages    {took:>8,.0f} ms")
+        seconds = []
+        for _ in range(WARM + runs):
+            since = time.monotonic()
+            spark.range(1).coalesce(1).write.format("delta").mode("append").save(f"{root}/table")
+            seconds.append(time.monotonic() - since)
+        took = 1000 * statistics.median(seconds[WARM:])
+        print(f"a bare Delta commit of one row                       {took:>8,.0f} ms")
+
+
+def main(rows: int, runs: int) -> None:
+    """Both jobs, then the limits."""
+    spark = session("breakdown", "6g")
+    with tempfile.TemporaryDirectory() as folder:
+        CASE.write(Path(folder), WARM + 2 * runs + 4, rows)
+        for stages in (1, 2):
+            measure(spark, stages, Path(folder), runs)
+        limits(spark, Path(folder), runs)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Where the time of a micro-batch goes.")
+    parser.add_argument("--rows", type=int, default=200_000, help="in a micro-batch")
+    parser.add_argument("--runs", type=int, default=8, help="micro-batches that are counted")
+    given = parser.parse_args()
+    main(given.rows, given.runs)
