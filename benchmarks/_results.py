@@ -49,7 +49,9 @@ class Results:
         return statistics.median(values) if values else None
 
     def show(self, case: str) -> None:
-        """Print a case as a table."""
+        """Print a case as a table; nothing if no peer ran."""
+        if case not in self.runs:
+            return
         table = Table(title=case, title_justify="left")
         table.add_column()
         for name in (self.unit, "lowest", "highest", *(f"x {base}" for base in self.bases)):

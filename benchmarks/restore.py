@@ -23,15 +23,15 @@ import argparse
 import shutil
 import statistics
 import tempfile
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from _memory import Memory
 from _running_sum import session, sums
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -49,49 +49,6 @@ _STATE = "org.apache.spark.sql.execution.streaming.state"
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 Times = dict[str, list[float]]
-
-
-class Memory:
-    """The most memory, in MB, that the JVM and all Python workers together have used."""
-
-    def __init__(self, jvm: int) -> None:
-        """Watch a JVM and what it starts."""
-        self.jvm, self.python = 0.0, 0.0
-        self._pid = jvm
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> Memory:
-        """Begin."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """End."""
-        self._done.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._done.wait(0.5):
-            parents = {}
-            for folder in Path("/proc").glob("[0-9]*"):
-                with suppress(OSError):  # gone in the meantime
-                    fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                    parents[int(folder.name)] = int(fields[1])
-            below = {self._pid}
-            while more := {pid for pid, parent in parents.items() if parent in below} - below:
-                below |= more
-            self.jvm = max(self.jvm, _megabytes(self._pid))
-            self.python = max(self.python, sum(map(_megabytes, below - {self._pid})))
-
-
-def _megabytes(pid: int) -> float:
-    """What a process has in memory; of what forked processes share, its part."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) / 1000
-    return 0.0
 
 
 class Folder:

@@ -12,8 +12,9 @@ How the peers are tuned: all on Spark have two shuffle partitions for two cores,
 generation and FAIR scheduling as absflow has them; the built-in aggregation and
 ``transformWithStateInPandas`` have RocksDB with changelog checkpointing, as Spark's guide advises
 for much state, and plain ``applyInPandasWithState`` has the default store in memory, which is the
-faster one here. absflow takes no checkpoint here; what those cost is in ``checkpoint_overhead.py``.
-With ``--write`` the figures go to ``docs/figures``; they are for this machine and this run only.
+faster one here. absflow, Bytewax and PyFlink take a checkpoint every 10 s. Beside the speeds stands
+the most memory that a Python worker of absflow or Spark had. With ``--write`` the figures go to
+``docs/figures``; they are for this machine and this run only.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from _memory import Memory
 from _results import Results
 from _running_sum import configure, session
 from _workloads import WORKLOADS, Workload
@@ -188,7 +190,7 @@ def ours(form: str, function: Callable[[Workload], Any]) -> Start:
     def start(workload: Workload, rows: DataFrame, root: str) -> Any:
         spark = rows.sparkSession
         configure(
-            spark, {"storage.path": f"{root}/job", "checkpoint.interval": "1h", "key-groups": "16"}
+            spark, {"storage.path": f"{root}/job", "checkpoint.interval": "10s", "key-groups": "16"}
         )
         job = absflow.Job("throughput", spark)
         stage = job.stage(
@@ -255,20 +257,24 @@ ON_SPARK: dict[str, tuple[Start, dict[str, str]]] = {
 FEW = {"10 M keys, 1 % a batch": ("absflow, columnar", BUILT_IN)}
 
 
-def measure(spark: SparkSession, peer: str, case: str, source: Path, runs: int) -> list[float]:
-    """Rows per second of each counted micro-batch."""
+def measure(
+    spark: SparkSession, peer: str, case: str, source: Path, runs: int
+) -> tuple[list[float], float]:
+    """Rows per second of each counted micro-batch; the most MB that a Python worker had."""
     start, conf = ON_SPARK[peer]
     workload = WORKLOADS[case]
     for name, value in conf.items():
         spark.conf.set(name, value)
     try:
-        with tempfile.TemporaryDirectory() as root:
+        jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
+        with tempfile.TemporaryDirectory() as root, Memory(jvm) as seen:
             reader = spark.readStream.schema(workload.rows).option("maxFilesPerTrigger", 1)
             running = start(workload, reader.parquet(str(source)), root)
             try:
-                return _batches(spark, workload.loads, runs)
+                speeds = _batches(spark, workload.loads, runs)
             finally:
                 running.stop()
+        return speeds, seen.worker
     finally:
         for name in conf:
             spark.conf.unset(name)
@@ -318,20 +324,25 @@ def main(cases: list[str], peers: list[str], rows: int, runs: int, write: bool) 
     """Each case, each peer in turn."""
     spark = session("throughput", "6g")
     results = Results("throughput", "rows/s", (PLAIN, BUILT_IN))
+    memory = Results("memory", "MB, most of one Python worker")
     for case in cases:
         workload = WORKLOADS[case]
         with tempfile.TemporaryDirectory() as folder:
             workload.write(Path(folder), workload.loads + runs + 2, rows)
             for peer in (peer for peer in peers if peer in FEW.get(case, peers)):
                 if peer in ON_SPARK:
-                    speeds = measure(spark, peer, case, Path(folder), runs)
+                    speeds, worker = measure(spark, peer, case, Path(folder), runs)
+                    if peer != BUILT_IN:
+                        memory.add(case, peer, [worker])
                 else:
                     speeds = measure_other(peer, case, Path(folder), runs)
                 results.add(case, peer, speeds)
         results.show(case)
+        memory.show(case)
     spark.stop()
     if write:
         results.write()
+        memory.write()
 
 
 if __name__ == "__main__":
