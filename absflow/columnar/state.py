@@ -178,11 +178,13 @@ class KeyedState:
             return self
         return KeyedState(pa.concat_tables([self._old(), self.table]).combine_chunks(), self.keys)
 
-    def _old(self) -> pa.Table:
-        """The rows of the base that no recent one stands for."""
+    def _old(self, base_id: int = -1) -> pa.Table:
+        """The base's rows changed since ``base_id`` (-1: all) that no recent one stands for."""
         if self.base is None or self.shadows is None:
             return self.table.schema.empty_table()
-        there = np.ones(self.base.num_rows, dtype=bool)
+        there = pc.greater(self.base[MODIFIED_EPOCH], base_id).to_numpy()
+        if not there.any():
+            return self.table.schema.empty_table()
         there[self.shadows[self.shadows >= 0]] = False
         return self.base.filter(pa.array(there))
 
@@ -196,10 +198,8 @@ class KeyedState:
         if base_id == 0:
             mask = pc.and_(mask, pc.invert(self.table[DELETED]))
         changes = self.table.filter(mask)
-        if self.base is not None and pc.any(pc.greater(self.base[MODIFIED_EPOCH], base_id)).as_py():
-            old = self._old()
-            old = old.filter(pc.greater(old[MODIFIED_EPOCH], base_id))
-            changes = pa.concat_tables([old, changes]).combine_chunks()
+        if self.base is not None:
+            changes = pa.concat_tables([self._old(base_id), changes]).combine_chunks()
         return changes.drop_columns([MODIFIED_EPOCH])
 
     def without_tombstones(self, completed_id: int) -> KeyedState:
