@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -131,7 +131,7 @@ class Graph:
         job: the job's name.
         sources: by name.
         stages: what the executors need of each stage, by name in topological order.
-        upstream: for each stage the stages whose channels it reads.
+        upstream: for each stage the stages that it reads.
         sinks: by name.
         upgrades: by stage.
     """
@@ -148,10 +148,21 @@ class Graph:
         """The stage of each on-checkpoint sink, by the sink's name."""
         return {s.name: s.stage for s in self.sinks.values() if s.on_checkpoint}
 
+    @property
+    def chains(self) -> list[tuple[str, ...]]:
+        """The stages of each query, upstream first: those that direct edges join."""
+        chains: dict[str, tuple[str, ...]] = {}
+        for name, spec in self.stages.items():  # in topological order
+            before = next((chains.pop(i.name) for i in spec.inputs if i.direct), ())
+            chains[name] = (*before, name)
+        return list(chains.values())
+
     def has_channel(self, stage: str) -> bool:
-        """Whether another stage reads this one, or its rows wait for a checkpoint."""
+        """Whether a query reads this stage's rows, or they wait for a checkpoint."""
         return stage in self.published.values() or any(
-            stage in names for names in self.upstream.values()
+            given.channel and given.name == stage
+            for spec in self.stages.values()
+            for given in spec.inputs
         )
 
 
@@ -161,11 +172,20 @@ def check(
     stages: list[StageNode],
     sinks: list[SinkNode],
     key_groups: int,
+    edges: str = "channel",
 ) -> Graph:
     """Check a declared graph and resolve it.
 
     A source that several inputs read gets a forwarding stage of its own name: read twice, it would
     meet a barrier at two positions, and the cut would not be one.
+
+    Args:
+        job: its name.
+        sources: as declared.
+        stages: as declared.
+        sinks: as declared.
+        key_groups: of every stage.
+        edges: the setting.
 
     Raises:
         GraphError: the first thing that is wrong, and what to do about it.
@@ -201,8 +221,39 @@ def check(
                 )
         specs[name] = _spec(node, tuple(inputs), key_groups)
         upstream[name] = tuple(read)
+    if edges != "channel":
+        specs = _with_direct_edges(specs, {sink.stage for sink in sinks}, edges)
     upgrades = {name: node.upgrade for name, node in by_stage.items()}
     return Graph(job, by_source, specs, upstream, {s.name: s for s in sinks}, upgrades)
+
+
+def _with_direct_edges(
+    stages: Mapping[str, StageSpec], with_sink: set[str], edges: str
+) -> dict[str, StageSpec]:
+    """The stages with every edge direct that can be.
+
+    What has one input aligns nothing, so it needs no control table of its own; and what goes one
+    way only need not be kept until the slowest of several has read it.
+    """
+    read = [i.name for spec in stages.values() for i in spec.inputs if not i.root]
+    made = dict(stages)
+    for name, spec in stages.items():
+        for given in (i for i in spec.inputs if not i.root):
+            reasons = [
+                (len(spec.inputs) > 1, f"{name!r} has {len(spec.inputs)} inputs"),
+                (read.count(given.name) > 1, f"{read.count(given.name)} stages read it"),
+                (given.name in with_sink, f"{given.name!r} has a sink"),
+            ]
+            why_not = [why for holds, why in reasons if holds]
+            if not why_not:
+                made[name] = replace(spec, inputs=(replace(given, direct=True),))
+            elif edges == "direct":
+                raise GraphError(
+                    f"the edge from {given.name!r} to {name!r} cannot be direct, for "
+                    f"{' and '.join(why_not)}; set spark.absflow.edges to auto, and this one will "
+                    "be a channel"
+                )
+    return made
 
 
 def topology(graph: Graph) -> Topology:

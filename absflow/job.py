@@ -252,7 +252,14 @@ class Job:
 
     def _checked(self) -> JobSpec:
         settings = self._settings()
-        graph = check(self._name, self._sources, self._stages, self._sinks, settings.key_groups)
+        graph = check(
+            self._name,
+            self._sources,
+            self._stages,
+            self._sinks,
+            settings.key_groups,
+            settings.edges,
+        )
         return JobSpec(graph, settings, self._frames, self._targets)
 
 

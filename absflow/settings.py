@@ -137,6 +137,15 @@ SETTINGS: tuple[Setting, ...] = (
         "Key groups of every stage: the unit of state and of parallelism; fixed for an attempt.",
     ),
     Setting(
+        "edges",
+        "edges",
+        "channel",
+        _one_of("channel", "auto", "direct"),
+        "channel: stages hand their rows on in Delta tables. auto: a stage without sink and the "
+        "only stage that reads it, if that reads nothing else, run in one query. direct: as auto, "
+        "and a job with any other edge between stages is refused; fixed for an attempt.",
+    ),
+    Setting(
         "checkpoint.interval",
         "checkpoint_interval_ms",
         "10s",
@@ -321,6 +330,7 @@ class Settings:
 
     storage_path: str
     key_groups: int
+    edges: str
     checkpoint_interval_ms: int
     checkpoint_timeout_ms: int
     checkpoint_mode: str

@@ -27,7 +27,9 @@ def stage(name: str, *inputs: str, **changes: object) -> StageNode:
     return StageNode(name, inputs, **values)  # type: ignore[arg-type]
 
 
-def checked(*stages: StageNode, sources: str = "a", sinks: str = "") -> Graph:
+def checked(
+    *stages: StageNode, sources: str = "a", sinks: str = "", edges: str = "channel"
+) -> Graph:
     """The graph of ``stages`` over sources with one-letter names."""
     return check(
         "job",
@@ -35,7 +37,45 @@ def checked(*stages: StageNode, sources: str = "a", sinks: str = "") -> Graph:
         list(stages),
         [SinkNode(f"to-{name}", name) for name in sinks.split()],
         key_groups=4,
+        edges=edges,
     )
+
+
+@pytest.mark.parametrize(
+    ("stages", "sinks", "chains", "why_not"),
+    [
+        ([stage("x", "a"), stage("y", "x"), stage("z", "y")], "z", "xyz", ""),
+        ([stage("x", "a"), stage("y", "x"), stage("z", "y")], "x z", "x yz", "'x' has a sink"),
+        ([stage("x", "a"), stage("y", "x"), stage("z", "x")], "y", "x y z", "2 stages read it"),
+        ([stage("x", "a"), stage("y", "a", "x"), stage("z", "y")], "", "a x yz", "2 stages read it"),
+        ([stage("x", "a")], "", "x", ""),
+    ],
+)
+def test_an_edge_is_direct_where_nothing_fans_out_or_in(
+    stages: list[StageNode], sinks: str, chains: str, why_not: str
+) -> None:
+    """With `auto` the others are channels; with `direct` they are refused, with the reason."""
+    graph = checked(*stages, sinks=sinks, edges="auto")
+    assert sorted(map("".join, graph.chains)) == sorted(chains.split())
+    for chain in graph.chains:
+        assert not any(map(graph.has_channel, chain[:-1]))
+        assert [graph.stages[name].inputs[0].direct for name in chain[1:]] == [True] * len(
+            chain[1:]
+        )
+        assert not any(given.direct for given in graph.stages[chain[0]].inputs)
+    assert checked(*stages, sinks=sinks).chains == [(name,) for name in graph.stages]
+    if why_not:
+        with pytest.raises(GraphError, match=f"cannot be direct, for .*{why_not}.*auto"):
+            checked(*stages, sinks=sinks, edges="direct")
+    else:
+        assert checked(*stages, sinks=sinks, edges="direct") == graph
+
+
+def test_edges_that_become_channels_are_another_graph() -> None:
+    """A channel that begins in the middle of an attempt would have no rows before."""
+    stages = [stage("x", "a"), stage("y", "x")]
+    with pytest.raises(GraphError, match=r"stage 'x' writes a channel now.*restore\.from=latest"):
+        check_unchanged(checked(*stages), describe(checked(*stages, edges="auto")))
 
 
 def test_a_shared_source_gets_a_forwarding_stage() -> None:

@@ -35,6 +35,7 @@ __all__ = [
     "Page",
     "PageKind",
     "channel_schema",
+    "control_rows",
     "decode",
     "encode",
     "encoded",
@@ -96,6 +97,9 @@ CHANNEL_FIELDS = (
 )
 ORDER_FIELDS = CHANNEL_FIELDS[1:3]
 SEQ_BITS = 31
+# What a stage emits beside rows: for the driver, and for the stages that read it.
+_FOR_THE_DRIVER = pa.array([PageKind.REPORT.value, PageKind.STATE.value])
+_FORWARDED = pa.array([PageKind.BARRIER.value, PageKind.END.value])
 _HEADER = struct.Struct("<2sBBI")
 _MAGIC, _VERSION = b"AF", 1
 
@@ -226,6 +230,34 @@ class Packer:
             if pages:
                 yield page_batch(pages)
 
+    def repack(
+        self, pages: Iterable[pa.RecordBatch], batch_id: int, partition: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The pages of one partition of a stage as those of the next in the chain.
+
+        Its rows, barriers and ENDs are packed as if they had gone through its channel; what it has
+        for the driver is handed on.
+
+        Args:
+            pages: what the stage emitted.
+            batch_id: the batch.
+            partition: the partition's number in the batch, part of each page's ``seq``.
+        """
+        handed_on: list[pa.RecordBatch] = []
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            for batch in pages:
+                yield from unpack([batch], self.schema, batch_id)
+                kinds = batch.column("kind")
+                handed_on.append(batch.filter(pc.is_in(kinds, _FOR_THE_DRIVER)))
+                # Every key group has emitted them; a channel gets them once, too.
+                first = pc.equal(batch.column("key_group"), 0)
+                control = batch.filter(pc.and_(first, pc.is_in(kinds, _FORWARDED)))
+                yield from control_rows(pages_of(control), self.schema, batch_id).to_batches()
+
+        yield from self.pack(rows(), partition)
+        yield from (batch for batch in handed_on if batch.num_rows)
+
     def _pages(self, table: pa.Table, partition: int, number: int) -> Iterator[Page]:
         if not self.root:
             is_data = pc.equal(table["_kind"], PageKind.DATA.value)
@@ -306,6 +338,32 @@ def unpack(
                 ],
                 schema=channel_schema(output),
             )
+
+
+def control_rows(pages: Sequence[Page], output: pa.Schema, batch_id: int) -> pa.Table:
+    """The rows of a stage's channel for BARRIER and END pages.
+
+    Args:
+        pages: the pages, of one key group.
+        output: the schema of the stage's rows.
+        batch_id: the batch.
+    """
+    rows = [
+        {
+            "_epoch": page.checkpoint_id,
+            # Behind every row of the batch.
+            "_seq": (batch_id + 1 << SEQ_BITS) - 1,
+            "_key_group": 0,
+            "_kind": page.kind.value,
+            "_barrier": {
+                "base_id": page.base_id,
+                "completed_id": page.completed_id,
+                "triggered_ms": page.triggered_ms,
+            },
+        }
+        for page in pages
+    ]
+    return pa.Table.from_pylist(rows, schema=channel_schema(output))
 
 
 def gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:

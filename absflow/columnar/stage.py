@@ -53,6 +53,8 @@ from absflow.protocol.alignment import (
 __all__ = ["Batch", "InputSpec", "Snapshot", "StageSpec", "run_key_group"]
 
 _CONTROL = {PageKind.ABORT, PageKind.BARRIER, PageKind.END, PageKind.OVERTAKE}
+# What a stage before this one in the chain has for the driver.
+_HANDED_ON = {PageKind.REPORT, PageKind.STATE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class InputSpec:
         bounded: the source ends.
         format: the source's ("kafka", "parquet", ...); "" for a channel.
         files: it is Spark's file source, of any format.
+        direct: the upstream runs in the same query, and there is no channel between.
     """
 
     name: str
@@ -74,6 +77,12 @@ class InputSpec:
     bounded: bool = False
     format: str = ""
     files: bool = False
+    direct: bool = False
+
+    @property
+    def channel(self) -> bool:
+        """Whether it reads a channel."""
+        return not (self.root or self.direct)
 
     @property
     def page_schema(self) -> pa.Schema:
@@ -186,22 +195,27 @@ def run_key_group(
         shelf: where the files of a large state lie; None if all of it is kept inline.
 
     Returns:
-        The pages that it emits (DATA, STATE, BARRIER and END, then one REPORT if it met a control
-        row, holds pages or was restored), and what it keeps: ``stored`` itself if nothing changed.
+        The pages that it emits (those for the driver that came from stages before it in the chain,
+        which may have more key groups; DATA, STATE, BARRIER and END, then one REPORT if it met a
+        control row, holds pages or was restored), and what it keeps: ``stored`` itself if nothing
+        changed.
 
     Raises:
         PageCorruptError: a page does not decode.
         ProcessError: the user's function failed.
     """
+    handed_on = [p for p in pages if p.kind in _HANDED_ON]
     restore = [p for p in pages if p.kind is PageKind.RESTORE]
     if restore:
-        return _restore(spec, key_group, restore, shelf)
+        restored, kept = _restore(spec, key_group, restore, shelf)
+        return [*handed_on, *restored], kept
     align, said, seen = _align(spec, batch.alignment, pages)
     data = [_with_epoch(spec, p, batch.alignment) for p in pages if p.kind is PageKind.DATA]
     data.sort(key=lambda p: (spec.order(p.input), p.seq))
     held = _held_pages(spec, key_group, stored)
     work = _Work(spec, key_group, batch, stored, held + data, batch.alignment, shelf)
     work.changed_epoch = stored.changed_epoch
+    work.out = handed_on
     for action in said:
         if isinstance(action, TakeSnapshot):
             _process(work, upto=dict.fromkeys(_names(spec), action.barrier.checkpoint_id))
@@ -219,7 +233,7 @@ def _restore(
 ) -> tuple[list[Page], KeyGroupState]:
     """Begin with the state that is brought; RESTORE pages come alone, in a batch of their own."""
     table, epoch = restored_state(spec.name, spec.keys, spec.state, key_group, pages)
-    report = Page(key_group, PageKind.REPORT, rows=table.num_rows)
+    report = Page(key_group, PageKind.REPORT, spec.name, rows=table.num_rows)
     state = KeyedState(table, len(spec.keys))
     return [report], store(state, KeyGroupState(epoch), shelf, f"{key_group}-restored")
 
@@ -350,6 +364,7 @@ def _snapshot(work: _Work, barrier: Barrier) -> None:
                 Page(
                     work.key_group,
                     PageKind.STATE,
+                    spec.name,
                     checkpoint_id=barrier.checkpoint_id,
                     rows=rows_changed,
                     payload=payload,
@@ -396,7 +411,8 @@ def _report(
         "held_rows": sum(p.rows for p in work.pages),
         "held_bytes": sum(len(p.payload) for p in work.pages),
     }
-    return Page(work.key_group, PageKind.REPORT, payload=json.dumps(report).encode())
+    payload = json.dumps(report).encode()
+    return Page(work.key_group, PageKind.REPORT, work.spec.name, payload=payload)
 
 
 def _keep(work: _Work, *, held_before: bool) -> KeyGroupState:

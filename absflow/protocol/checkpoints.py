@@ -118,7 +118,7 @@ class StageReport:
         bytes_changed: bytes of those rows as Arrow.
         keys_total: live keys of the stage after the snapshot.
         bytes_total: bytes of all state of the stage as Arrow.
-        rows_out: rows emitted since the snapshot before.
+        rows_out: rows emitted since the snapshot before; None if they go over a direct edge.
         held_rows: most rows held at once while the stage aligned.
         held_bytes: their bytes.
         start_delay_ms: trigger to the micro-batch that brought the first barrier (>= 0).
@@ -137,7 +137,7 @@ class StageReport:
     bytes_changed: int = 0
     keys_total: int = 0
     bytes_total: int = 0
-    rows_out: int = 0
+    rows_out: int | None = 0
     held_rows: int = 0
     held_bytes: int = 0
     start_delay_ms: int = 0

@@ -62,7 +62,7 @@ class Backpressure:
             files: for logs.
             layout: where things lie.
             attempt: the job's attempt.
-            stages: by name.
+            stages: by name in topological order; those of a chain are busy together.
             max_backlog_bytes: ``channel.max-backlog``; None for no limit.
             now_ms: the clock.
 
@@ -75,7 +75,10 @@ class Backpressure:
         self._changed = threading.Condition()
         self._pending = 0
         self._stopped = False
-        self._meters = {name: Meter(now_ms()) for name in stages}
+        self._meters: dict[str, Meter] = {}
+        for name, spec in stages.items():  # in topological order
+            given = spec.inputs[0]
+            self._meters[name] = self._meters[given.name] if given.direct else Meter(now_ms())
         self._said_ms: dict[str, int] = {}
         readers: dict[str, dict[str, DeltaPosition | None]] = {}
         for spec in stages.values():
@@ -91,7 +94,7 @@ class Backpressure:
     # -- the thread of the job ----------------------------------------------------------------
 
     def done(self, stage: str, batch: BatchDone) -> None:
-        """A micro-batch of ``stage`` is committed; what it has read is no backlog any more."""
+        """A micro-batch is committed; what ``stage``, the query's first, has read is no backlog."""
         spec = self._stages[stage]
         with self._changed:
             self._meters[stage].done(batch.batch_id, batch.start_ms, batch.end_ms)
@@ -202,7 +205,7 @@ class Backpressure:
 
 
 def _channels(spec: StageSpec) -> list[str]:
-    return [given.name for given in spec.inputs if not given.root]
+    return [given.name for given in spec.inputs if given.channel]
 
 
 def _slowest(readers: Mapping[str, DeltaPosition | None]) -> int:

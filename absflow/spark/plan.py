@@ -1,14 +1,17 @@
-"""The streaming plan of one stage: sources, channels and control tables to the pages of the stage.
+"""The streaming plan of one query: sources, channels and control tables to pages of its last stage.
 
-The order of the plan's sources is fixed (inputs as declared, then ``barriers`` if the stage has a
-root input, then ``overtakes``, then the restored state if the attempt began with any), because
-Spark's offset log knows a source by its place only.
+A query runs a chain of stages, nearly always of one: the first reads what there is to read, each
+other the pages of the one before. The order of the plan's sources is fixed (the first stage's
+inputs as declared, then ``barriers`` if it has a root input, then ``overtakes``; then, of each
+stage, the restored state if the attempt began with any), because Spark's offset log knows a source
+by its place only.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, reduce
 from typing import Any
@@ -19,6 +22,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from absflow.columnar.pages import PAGE_SCHEMA, Packer, Page, PageKind
@@ -34,22 +39,23 @@ from absflow.storage.layout import Layout
 from absflow.storage.state_files import StateFiles
 
 __all__ = [
-    "ALIGNMENT_PROPERTY",
     "PAGE_TYPE",
     "ControlStart",
     "JobSpec",
+    "alignment_property",
     "begins_in_batch_2",
+    "chain_pages",
     "check_source",
     "data_pages",
+    "query_name",
     "restored_pages",
     "settle",
     "source_index",
-    "stage_pages",
+    "start_query",
 ]
 
-# How a task learns the stage's alignment before the batch: the driver sets this property on the
-# thread that runs the batch, and Spark hands it to every task of every job of that thread.
-ALIGNMENT_PROPERTY = "absflow.alignment"
+_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
+_STARTING = threading.Lock()
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
 PAGE_TYPE = from_arrow_schema(PAGE_SCHEMA)
@@ -152,32 +158,53 @@ class ControlStart:
 
 
 def source_index(spec: StageSpec, name: str) -> int:
-    """The place of an input among the plan's sources."""
+    """The place of an input of a chain's first stage among the plan's sources."""
     return spec.order(name)
 
 
-def stage_pages(
+def alignment_property(stage: str) -> str:
+    """How a task learns a stage's alignment before the batch.
+
+    The driver sets this property on the thread that runs the batch, and Spark hands it to every
+    task of every job of that thread.
+    """
+    return f"absflow.alignment.{stage}"
+
+
+def chain_pages(
     spark: SparkSession,
     job: JobSpec,
-    stage: str,
+    chain: Sequence[str],
     layout: Layout,
     attempt: int,
     control: ControlStart,
     *,
     restored: bool,
 ) -> DataFrame:
-    """The stream of pages that a stage emits; runs inside a streaming query only.
+    """The stream of pages that the last stage of a chain emits; runs in a streaming query only.
 
     Args:
         spark: the session.
         job: the job.
-        stage: the stage's name.
+        chain: its stages, upstream first.
         layout: where things lie.
         attempt: the job's attempt.
         control: where the attempt begins in the control tables.
         restored: the attempt began with a checkpoint.
     """
-    spec = job.graph.stages[stage]
+    parts = _first_parts(spark, job, job.graph.stages[chain[0]], layout, attempt, control)
+    return _chained(spark, job, chain, layout, attempt, parts, restored=restored)
+
+
+def _first_parts(
+    spark: SparkSession,
+    job: JobSpec,
+    spec: StageSpec,
+    layout: Layout,
+    attempt: int,
+    control: ControlStart,
+) -> list[DataFrame]:
+    """What the first stage of a chain reads, as pages."""
     parts = []
     for given in spec.inputs:
         if given.root:
@@ -192,9 +219,67 @@ def stage_pages(
         parts.append(_barriers(table, spec, roots, attempt))
     table = _control_table(spark, layout.overtakes, control.overtakes)
     parts.append(_overtakes(table, spec, attempt))
-    if restored:
-        parts.append(_pages_in(spark, layout.restored(stage, attempt)))
-    return _stateful(parts, spec, _state_files(spark, job.settings, layout, stage, attempt))
+    return parts
+
+
+def _chained(
+    spark: SparkSession,
+    job: JobSpec,
+    chain: Sequence[str],
+    layout: Layout,
+    attempt: int,
+    parts: list[DataFrame],
+    *,
+    restored: bool,
+) -> DataFrame:
+    """The stages of a chain one behind the other, the first on ``parts``."""
+    for name in chain:
+        spec = job.graph.stages[name]
+        if spec.inputs[0].direct:
+            parts = [_over_edge(pages, spec) for pages in parts]
+        if restored:
+            parts.append(_pages_in(spark, layout.restored(name, attempt)))
+        files = _state_files(spark, job.settings, layout, name, attempt)
+        parts = [_stateful(parts, spec, files)]
+    (pages,) = parts
+    return pages
+
+
+def _over_edge(pages: DataFrame, spec: StageSpec) -> DataFrame:
+    """The pages of a stage, packed for the one behind it in the chain."""
+    packer = _packer(spec, spec.inputs[0])
+
+    def repack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        task = _task()
+        return packer.repack(batches, _batch_of(task), task.partitionId())
+
+    return pages.mapInArrow(repack, PAGE_TYPE)
+
+
+def query_name(job: str, chain: Sequence[str]) -> str:
+    """The name of a chain's query, as Spark's progress has it."""
+    return f"{job}/{'+'.join(chain)}"
+
+
+def start_query(
+    writer: DataStreamWriter, spark: SparkSession, chain: Sequence[str]
+) -> StreamingQuery:
+    """Start the query of a chain.
+
+    Spark refuses two such operators in one query, because it could not pass a watermark through
+    both; there is none here. The setting belongs to the session, so it is changed for this one
+    start only, and one start at a time.
+    """
+    if len(chain) == 1:
+        return writer.start()
+    with _STARTING:
+        before = spark.conf.get(_CHECK, None)
+        spark.conf.set(_CHECK, "false")
+        try:
+            return writer.start()
+        finally:
+            spark.conf.unset(_CHECK) if before is None else spark.conf.set(_CHECK, before)
 
 
 def data_pages(rows: DataFrame, spec: StageSpec, name: str) -> DataFrame:
@@ -213,14 +298,13 @@ def begins_in_batch_2(spec: StageSpec) -> bool:
 
 
 def restored_pages(
-    spark: SparkSession, settings: Settings, spec: StageSpec, layout: Layout, attempt: int
+    spark: SparkSession, job: JobSpec, chain: Sequence[str], layout: Layout, attempt: int
 ) -> DataFrame:
-    """The stage's stream for the batch that restores its state: nothing in any other source."""
-    others = len(spec.inputs) + any(given.root for given in spec.inputs) + 1
+    """The chain's stream for the batch that restores its state: nothing in any other source."""
+    first = job.graph.stages[chain[0]]
+    others = len(first.inputs) + any(given.root for given in first.inputs) + 1
     parts = [_pages_in(spark, layout.nothing(attempt)) for _ in range(others)]
-    pages = _pages_in(spark, layout.restored(spec.name, attempt))
-    files = _state_files(spark, settings, layout, spec.name, attempt)
-    return _stateful([*parts, pages], spec, files)
+    return _chained(spark, job, chain, layout, attempt, parts, restored=True)
 
 
 def _state_files(
@@ -307,13 +391,7 @@ def _control_pages(rows: DataFrame, spec: StageSpec, **columns: Any) -> DataFram
 def _pack(
     spec: StageSpec, given: InputSpec
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    packer = Packer(
-        input=given.name,
-        schema=given.schema,
-        keys=tuple(spec.keys.names),
-        key_groups=spec.key_groups,
-        root=given.root,
-    )
+    packer = _packer(spec, given)
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
@@ -322,10 +400,20 @@ def _pack(
     return pack
 
 
+def _packer(spec: StageSpec, given: InputSpec) -> Packer:
+    return Packer(
+        input=given.name,
+        schema=given.schema,
+        keys=tuple(spec.keys.names),
+        key_groups=spec.key_groups,
+        root=given.root,
+    )
+
+
 def _run(
     spec: StageSpec, files: StateFiles | None
 ) -> Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
-    columns = PAGE_SCHEMA.names
+    columns, property_ = PAGE_SCHEMA.names, alignment_property(spec.name)
 
     def run(
         key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
@@ -333,7 +421,7 @@ def _run(
         settle()
         key_group = int(key[0])
         task = _task()
-        before, number = task.getLocalProperty(ALIGNMENT_PROPERTY), _batch_of(task)
+        before, number = task.getLocalProperty(property_), _batch_of(task)
         if before is None:
             raise ProtocolViolation(
                 f"stage {spec.name!r} was run outside of its micro-batch; its frame belongs to "

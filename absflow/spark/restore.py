@@ -44,11 +44,13 @@ from absflow.protocol.retention import compacted_of, deleted_of, shortened
 from absflow.sinks import SinkCut, SinkRestore
 from absflow.spark.driver import manifest_of
 from absflow.spark.plan import (
-    ALIGNMENT_PROPERTY,
     JobSpec,
+    alignment_property,
     begins_in_batch_2,
+    query_name,
     restored_pages,
     source_index,
+    start_query,
 )
 from absflow.spark.positions import SourceLogs, copies_since, unreadable
 from absflow.spark.restored import bring_in_flight, state_pages
@@ -343,8 +345,9 @@ def carry_out(
         StorageError: something could not be read or written.
     """
     files.make_directory(layout.nothing(planned.attempt))
-    for fit in planned.stages:
-        _seed(spark, files, job, layout, planned, fit)
+    fits = {fit.stage: fit for fit in planned.stages}
+    for chain in job.graph.chains:
+        _seed(spark, files, job, layout, planned, [fits[name] for name in chain])
     for name, sink in job.sinks.items():
         note: dict[str, Any] = {
             "job": job.graph.job,
@@ -363,34 +366,40 @@ def _seed(
     job: JobSpec,
     layout: Layout,
     planned: RestorePlan,
-    fit: StageFit,
+    fits: Sequence[StageFit],
 ) -> None:
-    """Run batch 0 of a stage's query on the restored state, then set its positions."""
-    spec = job.graph.stages[fit.stage]
-    _LOG.info("restoring stage %s: %d keys of %s", fit.stage, fit.keys, planned.origin)
-    pages = state_pages(spark, spec, job.graph.upgrades[fit.stage], planned, fit)
-    pages.write.mode("overwrite").parquet(layout.restored(fit.stage, planned.attempt))
-    restored = _Restored(spec, planned.origin.checkpoint_id)
-    checkpoint = layout.spark_checkpoint(fit.stage, planned.attempt)
-    query = (
-        restored_pages(spark, job.settings, spec, layout, planned.attempt)
+    """Run batch 0 of a chain's query on the restored state, then set its positions."""
+    chain = [fit.stage for fit in fits]
+    for fit in fits:
+        _LOG.info("restoring stage %s: %d keys of %s", fit.stage, fit.keys, planned.origin)
+        upgrade = job.graph.upgrades[fit.stage]
+        pages = state_pages(spark, job.graph.stages[fit.stage], upgrade, planned, fit)
+        pages.write.mode("overwrite").parquet(layout.restored(fit.stage, planned.attempt))
+    specs = [job.graph.stages[name] for name in chain]
+    restored = _Restored(specs, planned.origin.checkpoint_id)
+    query = start_query(
+        restored_pages(spark, job, chain, layout, planned.attempt)
         .writeStream.foreachBatch(restored)
-        .queryName(f"{job.graph.job}/{fit.stage}/restore")
+        .queryName(f"{query_name(job.graph.job, chain)}/restore")
         .outputMode("append")
         .trigger(availableNow=True)
-        .option("checkpointLocation", checkpoint)
-        .start()
+        .option("checkpointLocation", layout.spark_checkpoint(chain[0], planned.attempt)),
+        spark,
+        chain,
     )
     query.awaitTermination()
-    if fit.source is not None and not fit.migrate and restored.keys != fit.keys:
-        raise RestoreError(
-            f"stage {fit.stage!r} has {restored.keys} keys after the restore, but checkpoint "
-            f"{planned.origin} counted {fit.keys}: files of its state history are gone or were "
-            "changed; restore another checkpoint"
-        )
-    for name, state in fit.in_flight:
-        bring_in_flight(spark, layout, planned, spec, name, state)
-    _set_positions(spark, files, layout, planned, spec)
+    for fit in fits:
+        keys = restored.keys.get(fit.stage, 0)
+        if fit.source is not None and not fit.migrate and keys != fit.keys:
+            raise RestoreError(
+                f"stage {fit.stage!r} has {keys} keys after the restore, but checkpoint "
+                f"{planned.origin} counted {fit.keys}: files of its state history are gone or were "
+                "changed; restore another checkpoint"
+            )
+        for name, state in fit.in_flight:
+            spec = job.graph.stages[fit.stage]
+            bring_in_flight(spark, layout, planned, spec, name, state)
+    _set_positions(spark, files, layout, planned, specs[0])
 
 
 def _set_positions(
@@ -421,18 +430,20 @@ def _set_positions(
 class _Restored:
     """The ``foreachBatch`` of a restore: one batch, which runs the operator and counts the keys."""
 
-    def __init__(self, spec: StageSpec, checkpoint_id: int) -> None:
-        inputs = [given.name for given in spec.inputs]
-        self._alignment = alignment.to_json(alignment.start(inputs, checkpoint_id))
-        self._stage = spec.name
-        self.keys = 0
+    def __init__(self, chain: Sequence[StageSpec], checkpoint_id: int) -> None:
+        self._alignments: dict[str, str] = {}
+        for spec in chain:
+            start = alignment.start([given.name for given in spec.inputs], checkpoint_id)
+            self._alignments[spec.name] = alignment.to_json(start)
+        self.keys: dict[str, int] = {}
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         if batch_id != 0:
             raise RestoreError(
-                f"stage {self._stage!r} came to batch {batch_id} while it was restored; its rows "
-                "would be lost, so nothing is started"
+                f"stage {', '.join(self._alignments)} came to batch {batch_id} while it was "
+                "restored; its rows would be lost, so nothing is started"
             )
-        frame.sparkSession.sparkContext.setLocalProperty(ALIGNMENT_PROPERTY, self._alignment)
+        for stage, start in self._alignments.items():
+            frame.sparkSession.sparkContext.setLocalProperty(alignment_property(stage), start)
         reports = frame.where(F.col("kind") == PageKind.REPORT.value)
-        self.keys = reports.agg(F.sum("rows")).collect()[0][0]
+        self.keys = dict(reports.groupBy("input").agg(F.sum("rows")).collect())

@@ -26,12 +26,19 @@ from absflow.protocol.deletion import Deletion
 from absflow.protocol.messages import Event, InputExhausted, RootInput, StopRequested, Tick
 from absflow.protocol.restarts import Restarts, on_failure
 from absflow.spark.backpressure import Backpressure
-from absflow.spark.batch import StageBatches
+from absflow.spark.batch import ChainBatches
 from absflow.spark.begin import begin
 from absflow.spark.listener import BatchDone, QueryDied, QueryIdle, QueryListener
-from absflow.spark.plan import JobSpec, begins_in_batch_2, stage_pages
+from absflow.spark.plan import (
+    JobSpec,
+    begins_in_batch_2,
+    chain_pages,
+    query_name,
+    start_query,
+)
 from absflow.spark.progress import Progress, StageProgress
 from absflow.spark.publisher import PublicationFailed, Publisher
+from absflow.spark.reports import StageReports
 from absflow.spark.retention import FactWanted, Retention
 from absflow.spark.savepoints import Request, Requests, Savepoints
 from absflow.spark.snapshots import SnapshotAppender
@@ -48,17 +55,27 @@ _Told = Event | BatchDone | QueryIdle | QueryDied | PublicationFailed | FactWant
 
 
 @dataclass(slots=True)
-class _StageQuery:
-    """One stage's query and what is needed to start it again."""
+class _Query:
+    """The query of a chain of stages, and what is needed to start it again."""
 
-    spec: StageSpec
-    appender: SnapshotAppender
+    chain: tuple[StageSpec, ...]
+    appenders: tuple[SnapshotAppender, ...]
     query: StreamingQuery | None = None
     run_id: str = ""
     started_ms: int = 0
     restarts: Restarts = field(default_factory=Restarts)
     restart_at_ms: int | None = None
     progress: StageProgress = field(default_factory=StageProgress)
+
+    @property
+    def names(self) -> list[str]:
+        """Of its stages, upstream first."""
+        return [spec.name for spec in self.chain]
+
+    @property
+    def told(self) -> str:
+        """What it is called in a message."""
+        return f"stage{'s' * (len(self.chain) > 1)} {', '.join(map(repr, self.names))}"
 
 
 class Run:
@@ -101,8 +118,8 @@ class Run:
             raise
         self._savepoints = Savepoints(self._coordinator, requests, delete=self._delete)
         self._unflushed: dict[str, int] = {}
-        self._stages: dict[str, _StageQuery] = {}
-        self._by_run: dict[str, _StageQuery] = {}
+        self._queries: list[_Query] = []
+        self._by_run: dict[str, _Query] = {}
         self._looked_ms = 0
         self._listener = QueryListener(self._events.put)
         self._thread = threading.Thread(
@@ -129,8 +146,9 @@ class Run:
             completed=self._coordinator.completed_count,
             pending=tuple(sorted(state.pending)),
             stages={
-                name: replace(stage.progress, load=self._backpressure.load(name))
-                for name, stage in self._stages.items()
+                name: replace(query.progress, load=self._backpressure.load(name))
+                for query in self._queries
+                for name in query.names
             },
         )
 
@@ -218,21 +236,11 @@ class Run:
         self._coordinator.load_of = self._backpressure.load
         try:
             self._coordinator.begin(self._begun.owed)
-            for name, spec in self._graph.stages.items():
-                appender = SnapshotAppender(
-                    self._spark,
-                    self._graph.job,
-                    spec,
-                    self._layout,
-                    self._begun.state_tables[name],
-                    self._attempt,
-                    self._files,
-                    self._begun.claim.fence,
-                    self._events.put,
-                )
-                self._stages[name] = _StageQuery(spec, appender)
-            for stage in self._stages.values():
-                self._start_query(stage)
+            for names in self._graph.chains:
+                chain = tuple(self._graph.stages[name] for name in names)
+                self._queries.append(_Query(chain, tuple(map(self._appender, chain))))
+            for query in self._queries:
+                self._start_query(query)
         except BaseException:
             self._stop_queries()
             self._begun.claim.lock.release()
@@ -240,6 +248,19 @@ class Run:
         self._thread.start()
         if self._settings.savepoint_on_sigterm:
             self._stop_on_sigterm()
+
+    def _appender(self, spec: StageSpec) -> SnapshotAppender:
+        return SnapshotAppender(
+            self._spark,
+            self._graph.job,
+            spec,
+            self._layout,
+            self._begun.state_tables[spec.name],
+            self._attempt,
+            self._files,
+            self._begun.claim.fence,
+            self._events.put,
+        )
 
     def _stop_on_sigterm(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -297,9 +318,9 @@ class Run:
             stop = self._coordinator.handle(event)
         now = tables.now_ms()
         stop = self._savepoints.poll(now) or stop
-        for stage in self._stages.values():
-            if stage.restart_at_ms is not None and now >= stage.restart_at_ms:
-                self._start_query(stage)
+        for query in self._queries:
+            if query.restart_at_ms is not None and now >= query.restart_at_ms:
+                self._start_query(query)
         stop = self._coordinator.handle(Tick(now)) or stop
         self._backpressure.pending(max(self._coordinator.state.pending, default=0))
         return stop
@@ -322,94 +343,105 @@ class Run:
                 _LOG.warning("could not look for a newer driver", exc_info=True)
 
     def _batch_done(self, event: BatchDone) -> None:
-        stage = self._by_run.get(event.run_id)
-        if stage is None:
+        query = self._by_run.get(event.run_id)
+        if query is None:
             return  # a query that is not ours, or was replaced
-        self._backpressure.done(stage.spec.name, event)
-        before = stage.progress
-        stage.progress = StageProgress(
+        self._backpressure.done(query.names[0], event)
+        before, first = query.progress, query.chain[0]
+        query.progress = StageProgress(
             event.batch_id, before.total_rows + event.rows, event.rows_per_second
         )
-        if event.batch_id == 1 and self._begun.origin and begins_in_batch_2(stage.spec):
+        if event.batch_id == 1 and self._begun.origin and begins_in_batch_2(first):
             return  # nobody has looked yet what the sources have
-        for place, given in enumerate(stage.spec.inputs):
+        for place, given in enumerate(first.inputs):
             if given.bounded and place in event.exhausted:
-                self._coordinator.handle(InputExhausted(RootInput(stage.spec.name, given.name)))
+                self._coordinator.handle(InputExhausted(RootInput(first.name, given.name)))
 
     def _query_idle(self, event: QueryIdle) -> None:
         """Bounded inputs end though no barrier makes a batch that would show it."""
-        stage = self._by_run.get(event.run_id)
-        if stage is None:
+        query = self._by_run.get(event.run_id)
+        if query is None:
             return
-        for given in stage.spec.inputs:
+        first = query.chain[0]
+        for given in first.inputs:
             if given.bounded:
-                self._coordinator.handle(InputExhausted(RootInput(stage.spec.name, given.name)))
+                self._coordinator.handle(InputExhausted(RootInput(first.name, given.name)))
 
     def _query_died(self, event: QueryDied) -> None:
-        stage = self._by_run.pop(event.run_id, None)
-        if stage is None:
+        query = self._by_run.pop(event.run_id, None)
+        if query is None:
             return  # it was stopped with the job
-        self._backpressure.died(stage.spec.name)
+        self._backpressure.died(query.names[0])
         if event.error is None:
             raise JobFailedError(
-                f"the query of stage {stage.spec.name!r} was stopped from outside of the job, "
+                f"the query of {query.told} was stopped from outside of the job, "
                 "which cannot go on without it; start the job again, and stop it by run.stop()"
             )
         policy = self._settings.restart_policy
         now = tables.now_ms()
-        stage.restarts, delay = on_failure(policy, stage.restarts, stage.started_ms, now)
-        cause = stage.query.exception() if stage.query is not None else None
+        query.restarts, delay = on_failure(policy, query.restarts, query.started_ms, now)
+        cause = query.query.exception() if query.query is not None else None
         told = _told(event.error)
         if delay is None:
             raise JobFailedError(
-                f"job {self._graph.job!r} gave up: the query of stage {stage.spec.name!r} died "
-                f"after {stage.restarts.in_a_row} restarts in a row "
+                f"job {self._graph.job!r} gave up: the query of {query.told} died "
+                f"after {query.restarts.in_a_row} restarts in a row "
                 f"(spark.absflow.restart.attempts is {policy.attempts}). Nothing is lost: mend the "
                 f"cause and start the job again. The last error: {told}"
             ) from cause
-        _LOG.warning("stage %s died, restart in %d ms: %s", stage.spec.name, delay, told)
-        stage.restart_at_ms = now + delay
+        _LOG.warning("%s died, restart in %d ms: %s", query.told, delay, told)
+        query.restart_at_ms = now + delay
 
-    def _start_query(self, stage: _StageQuery) -> None:
-        spec, name = stage.spec, stage.spec.name
-        origin = self._begun.origin
-        pages = stage_pages(
+    def _start_query(self, query: _Query) -> None:
+        origin, names = self._begun.origin, query.names
+        pages = chain_pages(
             self._spark,
             self._job,
-            name,
+            names,
             self._layout,
             self._attempt,
             self._begun.control,
             restored=origin is not None,
         )
-        batches = StageBatches(
+        stages = [
+            StageReports(
+                spec,
+                self._layout,
+                self._attempt,
+                self._files,
+                restored=origin.checkpoint_id if origin else 0,
+                appender=appender,
+                max_held_bytes=self._settings.alignment_max_held_bytes,
+                fence=self._begun.claim.fence,
+                tell=self._events.put,
+            )
+            for spec, appender in zip(query.chain, query.appenders, strict=True)
+        ]
+        batches = ChainBatches(
             self._graph.job,
-            spec,
+            stages,
             self._layout,
             self._attempt,
             self._files,
-            channel=self._graph.has_channel(name),
-            restored=origin.checkpoint_id if origin else 0,
-            sinks=self._job.immediate_sinks(name),
-            appender=stage.appender,
+            channel=self._graph.has_channel(names[-1]),
+            sinks=self._job.immediate_sinks(names[-1]),
             drain=self._savepoints.drain,
             backpressure=self._backpressure,
-            max_held_bytes=self._settings.alignment_max_held_bytes,
             fence=self._begun.claim.fence,
-            tell=self._events.put,
         )
-        stage.restart_at_ms = None
-        stage.started_ms = tables.now_ms()
-        stage.query = (
+        query.restart_at_ms = None
+        query.started_ms = tables.now_ms()
+        query.query = start_query(
             pages.writeStream.foreachBatch(batches)
-            .queryName(f"{self._graph.job}/{name}")
+            .queryName(query_name(self._graph.job, names))
             .outputMode("append")
             .trigger(processingTime=f"{self._settings.trigger_interval_ms} milliseconds")
-            .option("checkpointLocation", self._layout.spark_checkpoint(name, self._attempt))
-            .start()
+            .option("checkpointLocation", self._layout.spark_checkpoint(names[0], self._attempt)),
+            self._spark,
+            names,
         )
-        stage.run_id = str(stage.query.runId)
-        self._by_run[stage.run_id] = stage
+        query.run_id = str(query.query.runId)
+        self._by_run[query.run_id] = query
 
     def _start_publisher(self) -> Publisher:
         return Publisher(
@@ -459,11 +491,12 @@ class Run:
         self._retention.close()
         self._savepoints.drain.stop()
         self._backpressure.stop()
-        for stage in self._stages.values():
-            if stage.query is not None and stage.query.isActive:
-                stage.query.stop()
-        for stage in self._stages.values():
-            stage.appender.close()
+        for query in self._queries:
+            if query.query is not None and query.query.isActive:
+                query.query.stop()
+        for query in self._queries:
+            for appender in query.appenders:
+                appender.close()
         # Last, for it publishes what has completed until now.
         self._publisher.close()
         self._spark.streams.removeListener(self._listener)

@@ -213,7 +213,9 @@ def _channels(
 
     ``manifests`` are those of the current attempt: another one's batches have other numbers.
     """
-    committed = {stage: _committed(shelf, layout, stage, current) for stage in graph}
+    committed = {
+        stage: _committed(shelf, layout, _first_of_chain(graph, stage), current) for stage in graph
+    }
     found = []
     for stage in shelf.names(layout.channels):
         for attempt in sorted(_attempts_in(shelf.names(f"{layout.channels}/{stage}"))):
@@ -225,6 +227,17 @@ def _channels(
             upto = _behind(stage, takers, committed, manifests)
             found.append(Channel(stage, attempt, epochs, upto))
     return tuple(found)
+
+
+def _first_of_chain(graph: Mapping[str, Any], stage: str) -> str:
+    """The stage whose name Spark's checkpoint of a stage's query has.
+
+    A stage that has a reader and no channel is in its reader's query.
+    """
+    upstream, _, root, _ = graph[stage]["inputs"][0]
+    if root or graph[upstream]["channel"]:
+        return stage
+    return _first_of_chain(graph, upstream)
 
 
 def _reads(described: Mapping[str, Any], channel: str) -> bool:

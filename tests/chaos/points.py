@@ -91,10 +91,10 @@ POINTS: dict[str, Point] = {
     **_around("keeping of a position", "absflow.spark.positions:SourceLogs.keep"),
     **_around("checkpoints commit", "absflow.spark.driver:Tables.write_completion"),
     **_around("commit of an abort", "absflow.spark.driver:Tables.write_abort", often=1),
-    **_around("staging of a snapshot", "absflow.spark.batch:StageBatches._stage_snapshot"),
+    **_around("staging of a snapshot", "absflow.spark.reports:StageReports._stage"),
     **_around("saving of the alignment", "absflow.spark.alignment_log:AlignmentLog.save"),
     **_around("claim of the storage root", _APPEND, _on("/attempts"), often=1),
-    "before Spark's commit": Point("absflow.spark.batch:StageBatches.__call__", "after"),
+    "before Spark's commit": Point("absflow.spark.batch:ChainBatches.__call__", "after"),
     "after Spark's commit": Point("absflow.spark.listener:QueryListener.progressed", "before"),
 }
 

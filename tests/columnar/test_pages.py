@@ -18,6 +18,7 @@ from absflow.columnar.pages import (
     Page,
     PageKind,
     channel_schema,
+    control_rows,
     decode,
     encode,
     page_batch,
@@ -412,6 +413,42 @@ def test_rows_come_out_of_a_stage_as_they_went_into_it(counts, batch_id):
     assert [row for batch in rows for row in batch.to_pylist()] == [
         channel_row(4, (batch_id << 31) + n, 9, "a", 1, n) for n in range(sum(counts))
     ]
+
+
+@examples(50)
+@given(st.lists(st.integers(0, 4), max_size=5), st.integers(1, 5), st.integers(0, 2**20))
+def test_a_direct_edge_carries_what_a_channel_would(counts, key_groups, batch_id):
+    """Rows, barriers and ENDs come as through the channel; the driver's pages are handed on."""
+    said = {"checkpoint_id": 4, "base_id": 3, "completed_id": 2, "triggered_ms": 17}
+    to_driver = (PageKind.STATE, PageKind.REPORT)
+    driver = [Page(n, kind, "legs", rows=n) for n in (0, 7) for kind in to_driver]
+    both = [Page(n, kind, **said) for n in (0, 7) for kind in (PageKind.BARRIER, PageKind.END)]
+    emitted = [*output_pages(counts, 9, epoch=4), *driver, *both, *output_pages(counts, 7, 5)]
+    packer = Packer("legs", SCHEMA, KEYS, key_groups, root=False)
+    batches = [page_batch(emitted[:3]), page_batch(emitted[3:])]
+    seen = pages_of(pa.Table.from_batches(packer.repack(batches, batch_id, 6)))
+
+    first = [page for page in both if page.key_group == 0]
+    rows = [*unpack(batches, SCHEMA, batch_id)]
+    rows += control_rows(first, SCHEMA, batch_id).to_batches()
+    due = packed(packer, rows, partition=6)
+
+    def as_said(pages):
+        """What they say, in no order: the rows of a page are in that of the partition."""
+        return sorted(
+            (p.kind.value, p.checkpoint_id, *p.as_row()[:1], *p.as_row()[4:7], page_rows(p, packer))
+            for p in pages
+        )
+
+    assert as_said(p for p in seen if p.kind not in to_driver) == as_said(due)
+    assert [page for page in seen if page.kind in to_driver] == driver
+
+
+def page_rows(page, packer):
+    """The rows of a DATA page; nothing for others."""
+    if page.kind is not PageKind.DATA:
+        return ""
+    return repr(decode(page.payload, packer.page_schema(), "page").to_pylist())
 
 
 @examples(50)

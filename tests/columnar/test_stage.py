@@ -112,7 +112,7 @@ def overtake(barrier):
 
 
 def report_of(out):
-    reports = [page for page in out if page.kind is PageKind.REPORT]
+    reports = [page for page in out if (page.kind, page.input) == (PageKind.REPORT, "legs")]
     assert reports in ([], out[-1:])
     return json.loads(reports[0].payload) if reports else None
 
@@ -909,3 +909,26 @@ def test_every_key_group_reports_the_same_alignment():
             random.Random(len(alignments)).shuffle(found)
             alignments.add(report_of(Runner(spec).run(*found))["alignment"])
     assert len(alignments) == 1
+
+
+def test_pages_for_the_driver_pass_a_stage_of_a_chain_untouched():
+    """Also where it has no key group of that number: those before it may have more."""
+    spec = stage([False])
+    handed_on = [
+        Page(5, PageKind.STATE, "before", 1, rows=2, payload=b"state"),
+        Page(5, PageKind.REPORT, "before", payload=b"report"),
+    ]
+    runner = Runner(spec, key_group=5)
+    before = runner.stored
+    assert runner.run(*handed_on) == handed_on
+    assert runner.stored is before
+    out = runner.run(*handed_on, *pages(spec, "a", [("x", "a1")], epoch=1), barrier("a", 1))
+    assert out[:2] == handed_on
+    assert tags_out(out) == [(1, "a1")]
+    assert [(p.kind, p.input) for p in out if p.kind in {PageKind.STATE, PageKind.REPORT}][2:] == [
+        (PageKind.STATE, "legs"),
+        (PageKind.REPORT, "legs"),
+    ]
+    restore = [*handed_on, Page(5, PageKind.RESTORE, checkpoint_id=1)]
+    batch = Batch(0, 0, alignment.start("a", 1))
+    assert run_key_group(spec, 5, batch, restore, KeyGroupState())[0][:2] == handed_on

@@ -1,0 +1,272 @@
+"""What one stage of a query says of a micro-batch: its alignment, its snapshots, its report.
+
+The REPORT pages of a batch hold what each key group met and did. Put together they give the
+alignment after the batch, which is saved for the replay of the next, and a report to the
+coordinator for each snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from absflow.columnar.pages import PageKind
+from absflow.columnar.stage import StageSpec
+from absflow.errors import ProtocolViolation
+from absflow.protocol import alignment
+from absflow.protocol.alignment import Alignment
+from absflow.protocol.checkpoints import FailureReason, StageReport
+from absflow.protocol.messages import CheckpointFailed, Event, HeldTooMuch, StageReported
+from absflow.spark.alignment_log import AlignmentLog, Arrived
+from absflow.spark.plan import source_index
+from absflow.spark.positions import SourceLogs
+from absflow.spark.snapshots import SnapshotAppender
+from absflow.storage.fence import Fence
+from absflow.storage.files import Files
+from absflow.storage.layout import Layout
+
+__all__ = ["Control", "StageReports", "Times", "merge"]
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """The REPORT pages of one stage in one batch, put together over the key groups.
+
+    Attributes:
+        after: the alignment after the batch.
+        arrived: input, checkpoint and trigger time of each barrier that came.
+        skipped: checkpoints that will not be snapshotted, for a newer one came first.
+        snapshots: by checkpoint the sums of :class:`absflow.columnar.stage.Snapshot`.
+        held: rows and bytes held, by key group.
+    """
+
+    after: Alignment
+    arrived: tuple[tuple[str, int, int], ...]
+    skipped: frozenset[int]
+    snapshots: dict[int, tuple[int, int, int, int]]
+    held: dict[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Of one micro-batch.
+
+    Attributes:
+        started_ms: when it began, ms since 1970 (UTC).
+        sync_ms: how long it took to put snapshots aside.
+        commit_ms: how long its commits took.
+    """
+
+    started_ms: int
+    sync_ms: int
+    commit_ms: int
+
+
+class StageReports:
+    """Of one stage, from one start of its query on."""
+
+    def __init__(
+        self,
+        spec: StageSpec,
+        layout: Layout,
+        attempt: int,
+        files: Files,
+        *,
+        restored: int,
+        appender: SnapshotAppender,
+        max_held_bytes: int,
+        fence: Fence,
+        tell: Callable[[Event], None],
+    ) -> None:
+        """Take up the stage.
+
+        Args:
+            spec: the stage.
+            layout: where things lie.
+            attempt: the job's attempt.
+            files: for the alignment log and those of the sources.
+            restored: the checkpoint that the attempt began with; 0 if none.
+            appender: takes the snapshots.
+            max_held_bytes: ``alignment.max-held``.
+            fence: asked before each write.
+            tell: puts an event into the coordinator's queue.
+        """
+        self.spec = spec
+        self.alignment = alignment.start([given.name for given in spec.inputs], restored)
+        self._log = AlignmentLog(files, layout.alignment(spec.name, attempt), self.alignment)
+        self._staging = layout.staging(spec.name, attempt)
+        self._source_logs = SourceLogs(files, layout, spec, attempt)
+        self._appender = appender
+        self._max_held_bytes = max_held_bytes
+        self._fence = fence
+        self._tell = tell
+        self._arrived: dict[int, Arrived] = {}
+        self._held: dict[int, tuple[int, int]] = {}
+        self._told_held: set[int] = set()
+
+    def load(self, batch_id: int) -> None:
+        """Go on where the last batch before ``batch_id`` left the stage."""
+        self.alignment, self._arrived = self._log.load(batch_id)
+
+    def note_arrivals(
+        self, control: Control, offsets: Callable[[], Sequence[str]], started_ms: int
+    ) -> None:
+        """Keep what a later batch's snapshot needs of this batch's barriers.
+
+        Args:
+            control: of the batch.
+            offsets: the end offsets of the sources of the batch.
+            started_ms: when the batch began.
+        """
+        roots = [given.name for given in self.spec.inputs if given.root]
+        for name, checkpoint_id, triggered_ms in control.arrived:
+            note = self._arrived.setdefault(checkpoint_id, Arrived(started_ms, triggered_ms))
+            if name in roots:
+                self._keep_position(note, name, offsets)
+        for checkpoint_id in control.snapshots:
+            note = self._arrived.setdefault(checkpoint_id, Arrived(started_ms, started_ms))
+            for name in roots:  # a root input that ended before brought no barrier
+                self._keep_position(note, name, offsets)
+        self._note_held(control)
+
+    def _note_held(self, control: Control) -> None:
+        self._held.update(control.held)
+        rows, size = (sum(h[i] for h in self._held.values()) for i in (0, 1))
+        for checkpoint_id in control.after.blocking & self._arrived.keys():
+            note = self._arrived[checkpoint_id]
+            note.held_rows = max(note.held_rows, rows)
+            note.held_bytes = max(note.held_bytes, size)
+            if size > self._max_held_bytes and checkpoint_id not in self._told_held:
+                self._told_held.add(checkpoint_id)
+                cause = f"stage {self.spec.name} holds {size} bytes"
+                self._tell(HeldTooMuch(checkpoint_id, cause))
+
+    def _keep_position(
+        self, note: Arrived, name: str, offsets: Callable[[], Sequence[str]]
+    ) -> None:
+        if name not in note.positions:
+            position = offsets()[source_index(self.spec, name)]
+            self._fence.check()
+            self._source_logs.keep(name, position)
+            note.positions[name] = position
+
+    def stage(self, pages: DataFrame, control: Control) -> dict[int, str]:
+        """Put the STATE pages aside as files, so that the operator never runs again for them.
+
+        Returns:
+            The directory of each snapshot that changed anything.
+        """
+        changed = [n for n, (rows, *_) in sorted(control.snapshots.items()) if rows]
+        return {n: self._stage(pages, n) for n in changed}
+
+    def _stage(self, pages: DataFrame, checkpoint_id: int) -> str:
+        path = f"{self._staging}/{checkpoint_id}"
+        state = pages.where(
+            (F.col("kind") == PageKind.STATE.value)
+            & (F.col("input") == self.spec.name)
+            & (F.col("checkpoint_id") == checkpoint_id)
+        )
+        self._fence.check()
+        state.write.mode("overwrite").parquet(path)
+        return path
+
+    def save(self, batch_id: int, control: Control) -> None:
+        """Make the alignment after the batch durable."""
+        if control.after != self.alignment:
+            self._fence.check()
+            self._log.save(batch_id, control.after, self._arrived)
+            self.alignment = control.after
+
+    def report(
+        self,
+        control: Control,
+        staged: dict[int, str],
+        batch_id: int,
+        offsets: Callable[[], Sequence[str]],
+        rows_out: int | None,
+        times: Times,
+    ) -> None:
+        """Tell the coordinator of the batch's snapshots, and hand them over.
+
+        Args:
+            control: of the batch.
+            staged: what :meth:`stage` gave.
+            batch_id: the batch.
+            offsets: the end offsets of the sources of the batch.
+            rows_out: rows emitted since the last snapshot; None if nobody counts them.
+            times: of the batch.
+        """
+        for checkpoint_id, totals in sorted(control.snapshots.items()):
+            note = self._arrived[checkpoint_id]
+            report = StageReport(
+                stage=self.spec.name,
+                checkpoint_id=checkpoint_id,
+                batch_id=batch_id,
+                positions=note.positions,
+                in_flight={
+                    given.name: offsets()[source_index(self.spec, given.name)]
+                    for given in self.spec.inputs
+                    if given.channel
+                    and alignment.in_flight(control.after, given.name, checkpoint_id)
+                },
+                rows_changed=totals[0],
+                bytes_changed=totals[1],
+                keys_total=totals[2],
+                bytes_total=totals[3],
+                rows_out=rows_out,
+                held_rows=note.held_rows,
+                held_bytes=note.held_bytes,
+                start_delay_ms=max(0, note.at_ms - note.triggered_ms),
+                alignment_ms=max(0, times.started_ms - note.at_ms),
+                sync_ms=times.sync_ms,
+                commit_ms=times.commit_ms,
+            )
+            rows_out = rows_out and 0
+            self._tell(StageReported(report))
+            self._appender.submit(checkpoint_id, staged.get(checkpoint_id))
+        for checkpoint_id in sorted(control.skipped):
+            cause = f"stage {self.spec.name}"
+            self._tell(CheckpointFailed(checkpoint_id, FailureReason.DECLINED, cause))
+        settled = control.after.snapshot
+        self._arrived = {n: note for n, note in self._arrived.items() if n > settled}
+        self._told_held = {n for n in self._told_held if n > settled}
+
+
+def merge(spec: StageSpec, reports: Sequence[Row]) -> Control:
+    """Put the key groups' reports together.
+
+    Args:
+        spec: the stage.
+        reports: ``key_group`` and ``payload`` of its REPORT pages, one at least.
+
+    Raises:
+        ProtocolViolation: if two key groups came to different alignments: they saw different
+            control rows, so their snapshots would not be one cut.
+    """
+    parsed = {row["key_group"]: json.loads(bytes(row["payload"])) for row in reports}
+    controlled = {g: r for g, r in parsed.items() if r["arrived"] or r["snapshots"]}
+    texts = {r["alignment"] for r in parsed.values()}
+    if len(texts) != 1 or (controlled and len(controlled) != spec.key_groups):
+        raise ProtocolViolation(
+            f"stage {spec.name!r}: {len(controlled)} of {spec.key_groups} key groups met the "
+            f"batch's control rows and they came to {len(texts)} alignments, but all must meet the "
+            f"same rows; states {sorted(texts)[:3]}"
+        )
+    snapshots: dict[int, list[int]] = {}
+    for report in parsed.values():
+        for checkpoint_id, *numbers in report["snapshots"]:
+            total = snapshots.setdefault(checkpoint_id, [0, 0, 0, 0])
+            for place, number in enumerate(numbers):
+                total[place] += number
+    arrived: list[tuple[str, int, int]] = next((r["arrived"] for r in controlled.values()), [])
+    return Control(
+        after=alignment.from_json(texts.pop()),
+        arrived=tuple((name, number, ms) for name, number, ms in arrived),
+        skipped=frozenset(n for r in parsed.values() for n in r["skipped"]),
+        snapshots={n: (t[0], t[1], t[2], t[3]) for n, t in snapshots.items()},
+        held={g: (r["held_rows"], r["held_bytes"]) for g, r in parsed.items()},
+    )
