@@ -12,36 +12,26 @@ import signal
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 
 from absflow.columnar.pages import PageKind
-from absflow.columnar.stage import StageSpec
 from absflow.errors import FencedError, JobFailedError, SettingsError, StorageError
 from absflow.protocol.checkpoints import AttemptFact
 from absflow.protocol.deletion import Deletion
 from absflow.protocol.messages import Event, InputExhausted, RootInput, StopRequested, Tick
-from absflow.protocol.restarts import Restarts, on_failure
+from absflow.protocol.restarts import on_failure
 from absflow.spark.backpressure import Backpressure
-from absflow.spark.batch import ChainBatches
 from absflow.spark.begin import begin
 from absflow.spark.listener import BatchDone, QueryDied, QueryIdle, QueryListener
-from absflow.spark.plan import (
-    JobSpec,
-    begins_in_batch_2,
-    chain_pages,
-    query_name,
-    start_query,
-)
+from absflow.spark.plan import JobSpec, begins_in_batch_2
 from absflow.spark.progress import Progress, StageProgress
 from absflow.spark.publisher import PublicationFailed, Publisher
-from absflow.spark.reports import StageReports
+from absflow.spark.query import ChainQuery
 from absflow.spark.retention import FactWanted, Retention
 from absflow.spark.savepoints import Request, Requests, Savepoints
-from absflow.spark.snapshots import SnapshotAppender
 from absflow.storage import tables
 from absflow.storage.files import Files
 
@@ -52,30 +42,6 @@ _LOOK_EVERY_MS = 500
 
 
 _Told = Event | BatchDone | QueryIdle | QueryDied | PublicationFailed | FactWanted | Request
-
-
-@dataclass(slots=True)
-class _Query:
-    """The query of a chain of stages, and what is needed to start it again."""
-
-    chain: tuple[StageSpec, ...]
-    appenders: tuple[SnapshotAppender, ...]
-    query: StreamingQuery | None = None
-    run_id: str = ""
-    started_ms: int = 0
-    restarts: Restarts = field(default_factory=Restarts)
-    restart_at_ms: int | None = None
-    progress: StageProgress = field(default_factory=StageProgress)
-
-    @property
-    def names(self) -> list[str]:
-        """Of its stages, upstream first."""
-        return [spec.name for spec in self.chain]
-
-    @property
-    def told(self) -> str:
-        """What it is called in a message."""
-        return f"stage{'s' * (len(self.chain) > 1)} {', '.join(map(repr, self.names))}"
 
 
 class Run:
@@ -118,8 +84,8 @@ class Run:
             raise
         self._savepoints = Savepoints(self._coordinator, requests, delete=self._delete)
         self._unflushed: dict[str, int] = {}
-        self._queries: list[_Query] = []
-        self._by_run: dict[str, _Query] = {}
+        self._queries: list[ChainQuery] = []
+        self._by_run: dict[str, ChainQuery] = {}
         self._looked_ms = 0
         self._listener = QueryListener(self._events.put)
         self._thread = threading.Thread(
@@ -237,8 +203,16 @@ class Run:
         try:
             self._coordinator.begin(self._begun.owed)
             for names in self._graph.chains:
-                chain = tuple(self._graph.stages[name] for name in names)
-                self._queries.append(_Query(chain, tuple(map(self._appender, chain))))
+                query = ChainQuery(
+                    self._spark,
+                    self._job,
+                    self._begun,
+                    names,
+                    drain=self._savepoints.drain,
+                    backpressure=self._backpressure,
+                    tell=self._events.put,
+                )
+                self._queries.append(query)
             for query in self._queries:
                 self._start_query(query)
         except BaseException:
@@ -248,19 +222,6 @@ class Run:
         self._thread.start()
         if self._settings.savepoint_on_sigterm:
             self._stop_on_sigterm()
-
-    def _appender(self, spec: StageSpec) -> SnapshotAppender:
-        return SnapshotAppender(
-            self._spark,
-            self._graph.job,
-            spec,
-            self._layout,
-            self._begun.state_tables[spec.name],
-            self._attempt,
-            self._files,
-            self._begun.claim.fence,
-            self._events.put,
-        )
 
     def _stop_on_sigterm(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -347,7 +308,7 @@ class Run:
         if query is None:
             return  # a query that is not ours, or was replaced
         self._backpressure.done(query.names[0], event)
-        before, first = query.progress, query.chain[0]
+        before, first = query.progress, query.first
         query.progress = StageProgress(
             event.batch_id, before.total_rows + event.rows, event.rows_per_second
         )
@@ -362,7 +323,7 @@ class Run:
         query = self._by_run.get(event.run_id)
         if query is None:
             return
-        first = query.chain[0]
+        first = query.first
         for given in first.inputs:
             if given.bounded:
                 self._coordinator.handle(InputExhausted(RootInput(first.name, given.name)))
@@ -392,55 +353,8 @@ class Run:
         _LOG.warning("%s died, restart in %d ms: %s", query.told, delay, told)
         query.restart_at_ms = now + delay
 
-    def _start_query(self, query: _Query) -> None:
-        origin, names = self._begun.origin, query.names
-        pages = chain_pages(
-            self._spark,
-            self._job,
-            names,
-            self._layout,
-            self._attempt,
-            self._begun.control,
-            restored=origin is not None,
-        )
-        stages = [
-            StageReports(
-                spec,
-                self._layout,
-                self._attempt,
-                self._files,
-                restored=origin.checkpoint_id if origin else 0,
-                appender=appender,
-                max_held_bytes=self._settings.alignment_max_held_bytes,
-                fence=self._begun.claim.fence,
-                tell=self._events.put,
-            )
-            for spec, appender in zip(query.chain, query.appenders, strict=True)
-        ]
-        batches = ChainBatches(
-            self._graph.job,
-            stages,
-            self._layout,
-            self._attempt,
-            self._files,
-            channel=self._graph.has_channel(names[-1]),
-            sinks=self._job.immediate_sinks(names[-1]),
-            drain=self._savepoints.drain,
-            backpressure=self._backpressure,
-            fence=self._begun.claim.fence,
-        )
-        query.restart_at_ms = None
-        query.started_ms = tables.now_ms()
-        query.query = start_query(
-            pages.writeStream.foreachBatch(batches)
-            .queryName(query_name(self._graph.job, names))
-            .outputMode("append")
-            .trigger(processingTime=f"{self._settings.trigger_interval_ms} milliseconds")
-            .option("checkpointLocation", self._layout.spark_checkpoint(names[0], self._attempt)),
-            self._spark,
-            names,
-        )
-        query.run_id = str(query.query.runId)
+    def _start_query(self, query: ChainQuery) -> None:
+        query.start()
         self._by_run[query.run_id] = query
 
     def _start_publisher(self) -> Publisher:
@@ -492,11 +406,9 @@ class Run:
         self._savepoints.drain.stop()
         self._backpressure.stop()
         for query in self._queries:
-            if query.query is not None and query.query.isActive:
-                query.query.stop()
+            query.stop()
         for query in self._queries:
-            for appender in query.appenders:
-                appender.close()
+            query.close()
         # Last, for it publishes what has completed until now.
         self._publisher.close()
         self._spark.streams.removeListener(self._listener)
