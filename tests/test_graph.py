@@ -47,7 +47,12 @@ def checked(
         ([stage("x", "a"), stage("y", "x"), stage("z", "y")], "z", "xyz", ""),
         ([stage("x", "a"), stage("y", "x"), stage("z", "y")], "x z", "x yz", "'x' has a sink"),
         ([stage("x", "a"), stage("y", "x"), stage("z", "x")], "y", "x y z", "2 stages read it"),
-        ([stage("x", "a"), stage("y", "a", "x"), stage("z", "y")], "", "a x yz", "2 stages read it"),
+        (
+            [stage("x", "a"), stage("y", "a", "x"), stage("z", "y")],
+            "",
+            "a x yz",
+            "2 stages read it",
+        ),
         ([stage("x", "a")], "", "x", ""),
     ],
 )

@@ -7,7 +7,8 @@
     b ---/
 
 ``spark-submit points.py generator.py ROOT SINK_MODE`` runs it over the files below ``ROOT`` until
-there is a file ``ROOT/finish``. ``right`` is slow, so that rows of ``left`` are held for it. Every
+there is a file ``ROOT/finish``; with ``tail`` behind that, there is a fourth stage between ``join``
+and the sink, and the edge between them can be direct. ``right`` is slow, so that rows of ``left`` are held for it. Every
 row has an id of its own, a key, and its number among the rows of its key; ``left`` and ``right``
 count the rows of a key themselves and put that number beside it. A group is a function of the key,
 so rows of one key that take the same way stay in order to the very end.
@@ -132,6 +133,7 @@ def expected_states(
         .assign(n=lambda s: s["n"] - s["n_b"])
         .reset_index(),
         "join": joined.groupby("g").agg(**counted, ids=("id", "sum")).reset_index(),
+        "tail": joined.groupby("via").agg(**counted, ids=("id", "sum")).reset_index(),
     }
 
 
@@ -187,10 +189,11 @@ def join(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.R
     key = context.key_of_row
     added = {"n": 1, "total": rows["v"].to_numpy(), "ids": rows["id"].to_numpy()}
     sums = {name: _sums(state, name, key, amounts) for name, amounts in added.items()}
-    return absflow.Result(output=rows, state=pa.table({"g": state["g"], **sums}))
+    keys = {name: state[name] for name in state.column_names if name not in sums}
+    return absflow.Result(output=rows, state=pa.table({**keys, **sums}))
 
 
-def declare(spark: SparkSession, root: Path, sink_mode: str) -> absflow.Job:
+def declare(spark: SparkSession, root: Path, sink_mode: str, *, tail: bool) -> absflow.Job:
     """The job over the files below ``root``, with its sink there too."""
     job = absflow.Job("generator", spark)
 
@@ -204,17 +207,18 @@ def declare(spark: SparkSession, root: Path, sink_mode: str) -> absflow.Job:
     a, b = source("a"), source("b")
     one = stage("left", a, "k", "n long, total long", left)
     two = stage("right", [a, b], "k", "n long, n_b long, total long", {"a": right_a, "b": right_b})
-    both = stage(
-        "join", [one, two], "g", "n long, total long, ids long", {"left": join, "right": join}
-    )
-    job.sink("out", both, absflow.DeltaSink(str(root / "sink")), mode=sink_mode)
+    counts = "n long, total long, ids long"
+    last = stage("join", [one, two], "g", counts, {"left": join, "right": join})
+    if tail:
+        last = stage("tail", last, "via", counts, join)
+    job.sink("out", last, absflow.DeltaSink(str(root / "sink")), mode=sink_mode)
     return job
 
 
-def main(root: Path, sink_mode: str) -> None:
+def main(root: Path, sink_mode: str, *more: str) -> None:
     """Run the job until it is told to finish."""
     spark = SparkSession.builder.appName("generator").getOrCreate()
-    run = declare(spark, root, sink_mode).start()
+    run = declare(spark, root, sink_mode, tail="tail" in more).start()
     while not run.await_termination(timeout=0.2):
         if (root / "finish").exists():
             run.stop()
@@ -222,4 +226,4 @@ def main(root: Path, sink_mode: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])

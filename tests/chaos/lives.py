@@ -89,7 +89,7 @@ def deaths(seed: object, sink_mode: str, mode: str) -> Iterator[Death]:
     points = POINTS | RETENTION_POINTS
     if sink_mode == "on-checkpoint":
         points |= PUBLICATION_POINTS
-    if mode == "unaligned":
+    if mode.startswith("unaligned"):
         points |= OVERTAKE_POINTS
     while True:
         orders = [Death(name, chance.randint(1, point.often)) for name, point in points.items()]

@@ -58,6 +58,11 @@ CHECKPOINT_MODES: Mapping[str, Mapping[str, str]] = {
         "checkpoint.aligned-timeout": "2s",
         "channel.max-bytes-per-trigger": "16KiB",
     },
+    "unaligned, direct": {
+        "checkpoint.mode": "unaligned",
+        "channel.max-bytes-per-trigger": "16KiB",
+        "edges": "auto",
+    },
 }
 
 
@@ -108,7 +113,12 @@ class Generator:
     ) -> None:
         self._root, self.storage = root, root / "job"
         conf = _conf(self.storage, mode)
-        self.command = Command(HERE / "generator.py", conf, [str(root), sink_mode])
+        arguments = [str(root), sink_mode]
+        self._keys = {"left": "k", "right": "k", "join": "g"}
+        if "edges" in CHECKPOINT_MODES[mode]:
+            arguments.append("tail")
+            self._keys["tail"] = "via"
+        self.command = Command(HERE / "generator.py", conf, arguments)
         self._writers: dict[str, Iterator[Path]] = {
             name: generator.source_files(root / name, seed + number, rows, first_id=number)
             for number, (name, (rows, _)) in enumerate(self._feeds.items())
@@ -151,10 +161,7 @@ class Generator:
     def judge(self, lives: Sequence[Life]) -> Findings:
         commits = evidence.commits(self._root / "sink")
         found = check_rows(generator.expected_sink(self._root), commits, self.named, lives)
-        history = {
-            stage: evidence.state_history(self.storage, stage)
-            for stage in ("left", "right", "join")
-        }
+        history = {stage: evidence.state_history(self.storage, stage) for stage in self._keys}
         late = 0
         for fact in evidence.completed(self.storage):
             positions = self._positions(fact)
@@ -163,7 +170,7 @@ class Generator:
             due = generator.expected_sink(self._root, **positions, in_flight=flying)
             found += _at_cut(fact, check_rows(due, _up_to(fact, commits), self.named, lives))
             due_states = generator.expected_states(self._root, **positions, in_flight=flying)
-            for stage, key in (("left", "k"), ("right", "k"), ("join", "g")):
+            for stage, key in self._keys.items():
                 state = evidence.state_at(history[stage], fact, stage, key)
                 said = flights_oracle.differences(state, due_states[stage], key)
                 found += _wrong_state(fact, stage, said)

@@ -218,7 +218,10 @@ def test_a_stage_that_holds_too_much_overtakes(spark: SparkSession, tmp_path: Pa
 def test_rows_in_flight_are_restored_once(
     spark: SparkSession, root: Path, partitions: None
 ) -> None:
-    """In another shape, first as a fork, then in place; Spark's own checkpoints are gone."""
+    """In another shape, first as a fork whose edge is direct, then in place over the channel.
+
+    Spark's own checkpoints are gone.
+    """
     row = max(completed(spark, root / "job"), key=flying)
     number = row["checkpoint_id"]
     with settings(spark, conf(root, restore__from=str(number))):
@@ -229,7 +232,8 @@ def test_rows_in_flight_are_restored_once(
     assert state["rows"] == flying(row) > 0
     shutil.rmtree(root / "job" / "work")
     fork = root / "fork"
-    run(spark, root, fork, restore__from=f"{root / 'job'}#{number}", key_groups="7")
+    origin = f"{root / 'job'}#{number}"
+    run(spark, root, fork, restore__from=origin, key_groups="7", edges="direct")
     due = expected(root, FILES)
     history = absflow.history(spark, str(fork / "job"))
     assert_same_rows(history.state("tally").toPandas(), due["tally"], ["g"])

@@ -54,6 +54,8 @@ def test_every_checkpoint_gives_the_golden_result(
 ) -> None:
     """Each checkpoint in turn, in another shape, with Spark's own checkpoints damaged or gone.
 
+    The stages are joined by a channel and by a direct edge in turn.
+
     From the newest to the oldest; `latest` then means what has come of the oldest.
     """
     ids = [row["checkpoint_id"] for row in completed(spark, root / "job")]
@@ -65,7 +67,10 @@ def test_every_checkpoint_gives_the_golden_result(
             flip_a_byte(root / "job" / "work")
         groups, parts = shapes[number % len(shapes)]
         spark.conf.set(PARTITIONS, parts)
-        finished = run(spark, root, restore__from=str(checkpoint_id), key_groups=groups)
+        edges = "channel" if number % 2 else "direct"
+        finished = run(
+            spark, root, restore__from=str(checkpoint_id), key_groups=groups, edges=edges
+        )
         check(spark, root, finished, FILES)
         rows = completed(spark, root / "job")
         first = next(r for r in rows if r["checkpoint_id"] > checkpoint_id and r["attempt"] > 1)

@@ -1,0 +1,35 @@
+"""Stages that direct edges join: the same cuts, states and sinks out of one query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from chain import chain, check, conf, expected, run
+from conftest import settings
+from diamond import write_source
+from pyspark.sql import SparkSession
+from reading import assert_same_rows, completed, files_read
+
+import absflow
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+FILES = 6
+
+
+@pytest.mark.parametrize("mode", ["aligned", "unaligned"])
+def test_every_cut_is_one(spark: SparkSession, tmp_path: Path, mode: str) -> None:
+    """At each checkpoint both stages hold exactly what the source's position says."""
+    write_source(tmp_path / "a", files=FILES, rows=200, seed=5)
+    last = run(spark, tmp_path, edges="direct", checkpoint__mode=mode, checkpoint__interval="100ms")
+    check(spark, tmp_path, last, FILES)
+    assert not (tmp_path / "job" / "channels").exists()
+    history = absflow.history(spark, str(tmp_path / "job"))
+    rows = completed(spark, tmp_path / "job")
+    assert len(rows) >= 3
+    for row in rows:
+        due = expected(tmp_path, files_read(row, "left", "a"))
+        for stage, key in (("left", "k"), ("tally", "g")):
+            state = history.state(stage, row["checkpoint_id"]).toPandas()
+            assert_same_rows(state, due[stage], [key])
