@@ -8,10 +8,10 @@
 
 ``spark-submit points.py generator.py ROOT SINK_MODE`` runs it over the files below ``ROOT`` until
 there is a file ``ROOT/finish``; with ``tail`` behind that, there is a fourth stage between ``join``
-and the sink, and the edge between them can be direct. ``right`` is slow, so that rows of ``left`` are held for it. Every
-row has an id of its own, a key, and its number among the rows of its key; ``left`` and ``right``
-count the rows of a key themselves and put that number beside it. A group is a function of the key,
-so rows of one key that take the same way stay in order to the very end.
+and the sink, and the edge between them can be direct. ``right`` is slow, so that rows of ``left``
+are held for it. Every row has an id of its own, a key, and its number among the rows of its key;
+``left`` and ``right`` count the rows of a key themselves and put that number beside it. A group is
+a function of the key, so rows of one key that take the same way stay in order to the very end.
 
 :func:`expected_sink` and :func:`expected_states` are the answer, by plain pandas.
 """

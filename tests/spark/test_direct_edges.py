@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from chain import chain, check, conf, expected, run
-from conftest import settings
+from chain import check, expected, run
 from diamond import write_source
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, files_read
