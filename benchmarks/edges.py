@@ -59,10 +59,10 @@ def add(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Re
     return absflow.Result(output=rows, state=pa.table({key: state[key], "total": total}))
 
 
-def job(spark: SparkSession, source: Path, root: str, stages: int) -> absflow.Job:
-    """``v`` by ``k``, and if there are two stages by ``g``."""
+def job(spark: SparkSession, source: Path, root: str, stages: int, files: int) -> absflow.Job:
+    """``v`` by ``k``, and if there are two stages by ``g``; so many files a micro-batch."""
     made, columns = absflow.Job("edges", spark), "k long, g long, v long"
-    reader = spark.readStream.schema(columns).option("maxFilesPerTrigger", 1)
+    reader = spark.readStream.schema(columns).option("maxFilesPerTrigger", files)
     last = made.source("rows", reader.parquet(str(source)))
     for name, key in [("first", "k"), ("second", "g")][:stages]:
         last = made.stage(name, last, key=key, state="total long", output=columns, process=add)
@@ -71,12 +71,14 @@ def job(spark: SparkSession, source: Path, root: str, stages: int) -> absflow.Jo
 
 
 @contextmanager
-def running(spark: SparkSession, source: Path, shape: Shape) -> Iterator[tuple[absflow.Run, Path]]:
+def running(
+    spark: SparkSession, source: Path, shape: Shape, files: int
+) -> Iterator[tuple[absflow.Run, Path]]:
     """The job, and where its sink is."""
     with tempfile.TemporaryDirectory() as root:
         settings = {"storage.path": f"{root}/job", "key-groups": "16", "edges": shape.edges}
         configure(spark, {**settings, "checkpoint.interval": "10s"})
-        run = job(spark, source, root, shape.stages).start()
+        run = job(spark, source, root, shape.stages, files).start()
         try:
             yield run, Path(root) / "out"
         finally:
@@ -94,7 +96,7 @@ def write(path: Path, random: np.random.Generator, rows: int) -> None:
 
 def throughput(spark: SparkSession, source: Path, shape: Shape, seconds: float) -> float:
     """Rows that came to the sink in a second."""
-    with running(spark, source, shape) as (run, sink):
+    with running(spark, source, shape, files=1) as (run, sink):
         run.await_termination(timeout=WARM_S)
         before, since = len(commits(sink)), time.monotonic()
         run.await_termination(timeout=seconds)
@@ -120,7 +122,7 @@ def latency(
                 written_at.append(time.time())
 
         write(source / "0-first.parquet", random, rows)
-        with running(spark, source, shape) as (run, sink):
+        with running(spark, source, shape, files=1000) as (run, sink):
             run.await_termination(timeout=WARM_S)
             first = sum(count for _, count in commits(sink))
             feeder = threading.Thread(target=feed)
