@@ -271,10 +271,16 @@ def resolved(rows: DataFrame, keys: Sequence[str], lineage: Sequence[int]) -> Da
 
 
 def append(
-    frame: DataFrame, path: str, app_id: str, txn_version: int, user_metadata: Mapping[str, Any]
+    frame: DataFrame,
+    path: str,
+    app_id: str,
+    txn_version: int,
+    user_metadata: Mapping[str, Any],
+    *,
+    if_empty: bool = False,
 ) -> None:
     """Append ``frame`` in one commit, once: a ``txn_version`` that is not new is skipped."""
-    append_once(frame, path, app_id, txn_version, user_metadata)
+    append_once(frame, path, app_id, txn_version, user_metadata, if_empty=if_empty)
 
 
 def restore(spark: SparkSession, path: str, version: int, user_metadata: Mapping[str, Any]) -> None:
@@ -347,7 +353,8 @@ class DriverTable:
         table = pa.Table.from_pylist(rows, schema=self._schema)
         frame = self._spark.createDataFrame(table).coalesce(1)
         try:
-            append(frame, self._path, self._app_id, version, {"incarnation": self._incarnation})
+            note = {"incarnation": self._incarnation}
+            append(frame, self._path, self._app_id, version, note, if_empty=True)
         except (PySparkException, Py4JError) as error:
             raise StorageError(f"could not append to {self._path!r}: {error}") from error
         commits = self._log.advance()

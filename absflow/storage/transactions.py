@@ -32,7 +32,13 @@ _known: dict[str, _Transactions] = {}
 
 
 def append_once(
-    frame: DataFrame, path: str, app_id: str, txn_version: int, user_metadata: Mapping[str, Any]
+    frame: DataFrame,
+    path: str,
+    app_id: str,
+    txn_version: int,
+    user_metadata: Mapping[str, Any],
+    *,
+    if_empty: bool = False,
 ) -> None:
     """Append rows to a table that is there, in one commit, unless it has this transaction.
 
@@ -42,6 +48,8 @@ def append_once(
         app_id: names the writer.
         txn_version: rises with its writes; lower and equal ones count as written.
         user_metadata: what the commit says of itself.
+        if_empty: whether to commit if there is no row. Without, nothing is said of an empty write,
+            which costs less than a commit; and a stream that reads the table has no batch for it.
     """
     spark = frame.sparkSession
     scala = _scala(spark.sparkContext._jvm)
@@ -60,6 +68,8 @@ def append_once(
             log, append, options, scala.nothing, scala.map({}), frame._jdf, none, none, False
         )
         made = write.writeAndReturnCommitData(transaction, session, none, False)
+        if not (if_empty or scala.adds(made.actions())):
+            return
         operation = scala.operation(
             append, none, none, scala.some(note), none, none, none, none, none
         )
@@ -141,6 +151,11 @@ class _Scala:
                 self._session.setActiveSession(kept.get())
             else:
                 self._session.clearActiveSession()
+
+    def adds(self, actions: Any) -> bool:
+        """Whether a file is among them."""
+        every = (actions.apply(place) for place in range(actions.size()))
+        return any(action.getClass().getSimpleName() == "AddFile" for action in every)
 
     def map(self, given: Mapping[str, str]) -> Any:
         return self._utils.toScalaMap(given)

@@ -45,12 +45,14 @@ def _always(*_: Any) -> bool:
 
 
 def _on(part: str) -> Callable[..., bool]:
-    return lambda _, path, *rest: part in path
+    return lambda _, path, *rest, **named: part in path
 
 
 def _channel(remainder: int) -> Callable[..., bool]:
     """Commits of rows (0) or of barriers (1) to a channel."""
-    return lambda frame, path, app, version, *_: "/channels/" in path and version % 2 == remainder
+    return lambda _, path, app, version, *rest, **named: (
+        "/channels/" in path and version % 2 == remainder
+    )
 
 
 @dataclass(frozen=True, slots=True)

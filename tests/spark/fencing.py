@@ -24,9 +24,9 @@ def recording(tell: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
     """``tables.append``, which tells each append after it."""
     append = tables.append
 
-    def recorded(frame: Any, path: str, app_id: str, version: int, note: Any) -> None:
+    def recorded(frame: Any, path: str, app_id: str, version: int, note: Any, **named: Any) -> None:
         begun = time.monotonic()
-        append(frame, path, app_id, version, note)
+        append(frame, path, app_id, version, note, **named)
         tell(
             {
                 "path": path,

@@ -108,10 +108,10 @@ def test_a_failed_history_append_aborts_its_checkpoint_only(
     append = tables.append
     failures = iter([True])
 
-    def failing(frame: Any, path: str, *rest: Any) -> None:
+    def failing(frame: Any, path: str, *rest: Any, **named: Any) -> None:
         if "/state/" in path and next(failures, False):
             raise absflow.StorageError("the disk is full")
-        append(frame, path, *rest)
+        append(frame, path, *rest, **named)
 
     monkeypatch.setattr(tables, "append", failing)
     with caplog.at_level(logging.CRITICAL):
@@ -159,10 +159,10 @@ def test_a_replay_that_differs_stops_the_stage(
     append = tables.append
     failures = iter([True])
 
-    def failing(frame: Any, path: str, *rest: Any) -> None:
+    def failing(frame: Any, path: str, *rest: Any, **named: Any) -> None:
         if path.endswith("/sink") and next(failures, False):
             raise absflow.StorageError("after the channel, before the sink")
-        append(frame, path, *rest)
+        append(frame, path, *rest, **named)
 
     monkeypatch.setattr(tables, "append", failing)
     job = job_of(spark, root, random_values, tally=True)

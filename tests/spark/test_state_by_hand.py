@@ -67,10 +67,10 @@ def test_a_kill_leaves_no_savepoint(
 
     append = tables.append
 
-    def dying(frame: Any, path: str, *args: Any) -> None:
+    def dying(frame: Any, path: str, *args: Any, **named: Any) -> None:
         if path.endswith("/checkpoints"):
             raise Killed
-        append(frame, path, *args)
+        append(frame, path, *args, **named)
 
     before, was = completed(spark, root / "job"), latest(spark, root)
     orphan = 1 + max(r["checkpoint_id"] for r in facts(spark, root / "job"))
