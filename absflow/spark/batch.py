@@ -246,7 +246,7 @@ class ChainBatches:
         )
         due = _digest(there)
         if due == (0, 0):
-            return False  # or it had no rows; then Delta skips the write
+            return False  # or it had no rows, and will have none now
         seen = _digest(self._rows(pages, batch_id))
         if seen != due:
             raise ReplayMismatchError(
