@@ -234,10 +234,9 @@ def _first_of_chain(graph: Mapping[str, Any], stage: str) -> str:
 
     A stage that has a reader and no channel is in its reader's query.
     """
-    upstream, _, root, _ = graph[stage]["inputs"][0]
-    if root or graph[upstream]["channel"]:
-        return stage
-    return _first_of_chain(graph, upstream)
+    inputs = graph[stage]["inputs"]
+    direct = [name for name, _, root, _ in inputs if not (root or graph[name]["channel"])]
+    return _first_of_chain(graph, direct[0]) if direct else stage
 
 
 def _reads(described: Mapping[str, Any], channel: str) -> bool:

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-from conftest import builder, settings
 from delta import configure_spark_with_delta_pip
 from diamond import OUTPUT, ROWS, STATE, expected_state, read_source, to_group
 from pyspark.sql import SparkSession
 from reading import assert_same_rows
+from session import builder, settings
 
 import absflow
 

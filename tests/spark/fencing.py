@@ -42,7 +42,7 @@ def recording(tell: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
 
 def main(root: Path, log: Path, wait_s: float, settings: dict[str, str]) -> None:
     """Run the job in this process."""
-    from conftest import builder
+    from session import builder
 
     lock.TAKEOVER_WAIT_S = wait_s
     start = builder().config("spark.absflow.storage.path", str(root / "job"))

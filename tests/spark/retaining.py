@@ -82,7 +82,7 @@ def _die_at(point: str) -> None:
 
 def main(root: Path, number: int, point: str) -> None:
     """Run the job in this process."""
-    from conftest import builder
+    from session import builder
 
     start = builder().config("spark.absflow.storage.path", str(root / "job"))
     for name, value in SETTINGS.items():

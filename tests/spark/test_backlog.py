@@ -12,7 +12,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from chain import conf, expected
-from conftest import settings
 from diamond import (
     OUTPUT,
     ROWS,
@@ -28,6 +27,7 @@ from diamond import (
 )
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, facts, files_read, stage_of, state_at
+from session import settings
 
 import absflow
 from absflow.cli.reader import Reader

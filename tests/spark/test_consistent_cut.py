@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import settings
 from diamond import diamond, expected_sink, expected_states, holds_all, source_files
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, facts, files_read, stage_of, state_at
+from session import settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

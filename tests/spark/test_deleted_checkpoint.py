@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 from chain import chain, conf, expected
 from click.testing import CliRunner
-from conftest import settings
 from deltalake import write_deltalake
 from diamond import source_files
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, facts, files_read
+from session import settings
 
 import absflow
 from absflow.cli.commands import absflow as command

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from chain import chain, conf
-from conftest import settings
 from diamond import write_source
 from pyspark.sql import SparkSession
 from reading import completed
+from session import settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from chain import expected
-from conftest import settings
 from diamond import OUTPUT, ROWS, STATE, to_group, write_source
 from failing import FailsOnce, raises_on_17, random_values, slow, wrong_type
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, facts, files_read, state_at
+from session import settings
 
 import absflow
 from absflow.spark import plan

@@ -16,11 +16,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from chain import SETTINGS, chain, expected
-from conftest import settings
 from diamond import write_source
 from fencing import recording
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, facts, files_read
+from session import settings
 
 from absflow.errors import FencedError, GraphError, StorageError
 from absflow.spark.begin import begin

@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from conftest import settings
 from diamond import OUTPUT, STATE, expected_state, to_group
 from kafka_topics import create, decoded, delete_before, send
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, stage_of, state_at
+from session import settings
 
 import absflow
 from absflow.spark.kafka import Offsets, available_offsets

@@ -23,7 +23,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from conftest import settings
 from diamond import (
     OUTPUT,
     ROWS,
@@ -36,6 +35,7 @@ from diamond import (
 )
 from pyspark.sql import DataFrame, SparkSession
 from reading import assert_same_rows, completed, facts, files_read, stage_of, state_at
+from session import settings
 
 import absflow
 from absflow.protocol import alignment

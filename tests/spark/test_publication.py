@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from chain import chain, conf, expected
-from conftest import settings
 from diamond import write_source
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, files_read
+from session import settings
 
 import absflow
 from absflow.spark.publisher import Publisher

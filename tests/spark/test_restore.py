@@ -10,10 +10,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from chain import chain, check, conf, expected, run
-from conftest import settings
 from diamond import OUTPUT, ROWS, STATE, expected_state, read_source, to_group, write_source
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, durable_files, files_read, stage_of
+from session import settings
 
 import absflow
 

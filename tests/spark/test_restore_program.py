@@ -12,11 +12,11 @@ from typing import Any
 import pandas as pd
 import pytest
 from chain import expected
-from conftest import builder
 from delta import configure_spark_with_delta_pip
 from deltalake import DeltaTable
 from diamond import write_source
 from reading import assert_same_rows
+from session import builder
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 

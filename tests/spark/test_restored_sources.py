@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import settings
 from deltalake import DeltaTable
 from every_source import (
     ENDING,
@@ -29,6 +28,7 @@ from every_source import (
 from kafka_topics import PARTITIONS, delete_before
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, durable_files, stage_of, state_at
+from session import settings
 
 import absflow
 

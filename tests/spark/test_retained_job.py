@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from chain import chain, expected
-from conftest import settings
 from diamond import write_source
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, facts, files_read
 from retaining import POINTS, SETTINGS, hurry
+from session import settings
 
 import absflow
 from absflow.protocol.inventory import Compacted

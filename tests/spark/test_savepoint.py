@@ -17,11 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from chain import chain, expected
-from conftest import settings
 from deltalake import write_deltalake
 from diamond import source_files
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, facts, files_read, stage_of, state_at
+from session import settings
 
 import absflow
 from absflow.spark.run import Run

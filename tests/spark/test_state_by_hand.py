@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from chain import chain, check, conf, expected, run
-from conftest import settings
 from diamond import OUTPUT, ROWS, STATE, expected_state, read_source, to_group, write_source
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from reading import assert_same_rows, completed, facts, stage_of
+from session import settings
 
 import absflow
 from absflow.columnar.keys import key_groups

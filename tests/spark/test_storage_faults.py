@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 from chain import chain, check, conf
-from conftest import settings
 from diamond import source_files
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from reading import facts
+from session import settings
 
 import absflow
 from absflow.storage import tables

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from conftest import settings
 from diamond import diamond, expected_sink, expected_states, write_source
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, files_read, state_at
+from session import settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(600)]
 

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from chispa import assert_df_equality
-from conftest import settings
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from reading import completed, files_read, stage_of
+from session import settings
 
 import absflow
 
