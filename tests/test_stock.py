@@ -66,13 +66,20 @@ def trigger(n, base, kind="CHECKPOINT", attempt=2):
     return {"checkpoint_id": n, "base_id": base, "kind": kind, "attempt": attempt}
 
 
-def memory(commits=(5, 4), triggers=(), facts=(), note=None):
-    """Stages `a` to `b`; attempt 2 was restored from 3 of attempt 1, before 4 of attempt 1."""
+def memory(commits=(5, 4), triggers=(), facts=(), note=None, direct=False):
+    """Stages `a` to `b`; attempt 2 was restored from 3 of attempt 1, before 4 of attempt 1.
+
+    With `direct` another stage in front of `a`, whose query runs both.
+    """
     root, channel = [["x", [], True, "parquet"]], [["a", [], False, "delta"]]
     graphs = {
         n: {"a": described(True, root, table), "b": described(False, channel, "b")}
         for n, table in ((1, "a"), (2, "a.2"))
     }
+    if direct:
+        for graph in graphs.values():
+            graph["a"] = described(True, [["first", [], False, ""]], graph["a"]["table"])
+            graph["first"] = described(False, root, "first")
     attempts = [
         {
             "attempt": n,
@@ -102,7 +109,7 @@ def memory(commits=(5, 4), triggers=(), facts=(), note=None):
         (LAYOUT.state("b"), "set_id"): [-3, 5],
         (LAYOUT.channel("a", 2), "_epoch"): [5, 6, 7],
     }
-    done = zip("ab", commits, strict=True)
+    done = zip(["first" if direct else "a", "b"], commits, strict=True)
     paths = [f"{LAYOUT.spark_checkpoint(stage, 2)}/commits/{n}" for stage, n in done]
     paths += [f"{LAYOUT.state(name)}/x" for name in ("a", "a.2", "b")]
     paths += [f"{LAYOUT.channel('a', n)}/x" for n in (1, 2)]
@@ -137,6 +144,14 @@ def test_an_epoch_is_behind_a_stage_once_its_batch_is_committed():
     assert gathered(commits=(9, 9)).channels[1].committed == 0
     by_hand = completed(8, 2, {"a": 0, "b": 0}, derived_from=5, incarnation=9)
     assert gathered(facts=[*facts, by_hand]).channels[1].committed == 5
+
+
+def test_the_batches_of_a_chain_are_committed_under_its_first_stage():
+    """So what lies in the channel of its last is behind that query, once it is."""
+    facts = [completed(n, 2, {"first": n, "a": n, "b": n}) for n in (5, 6)]
+    for commits, committed in [((5, 5), 5), ((6, 6), 6), ((4, 9), 0)]:
+        there = gathered(facts=facts, commits=commits, direct=True)
+        assert there.channels[1] == Channel("a", 2, frozenset({5, 6, 7}), committed)
 
 
 def test_an_epoch_is_not_behind_a_reader_that_was_overtaken():
