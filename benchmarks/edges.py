@@ -18,25 +18,19 @@ machine and this run only.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+from _pipeline import commits, running, throughput, write
 from _results import Results
-from _running_sum import configure, session
+from _running_sum import session
 from pyspark.sql import SparkSession
 
-import absflow
-
-KEYS, GROUPS, ROWS, FILES, WARM_S = 100_000, 1_000, 50_000, 400, 15
+KEYS, ROWS, FILES = 100_000, 50_000, 400
 EVERY_S = 0.25
 
 
@@ -46,69 +40,19 @@ class Shape(NamedTuple):
     stages: int
     edges: str
 
+    def settings(self) -> dict[str, str]:
+        """Of a job of this shape."""
+        return {"key-groups": "16", "edges": self.edges}
+
 
 ONE, CHANNEL, DIRECT = "one stage", "two stages, channel", "two stages, direct edge"
 SHAPES = {ONE: Shape(1, "channel"), CHANNEL: Shape(2, "channel"), DIRECT: Shape(2, "direct")}
 
 
-def add(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
-    """Add up by the stage's key, and hand every row on."""
-    total = state["total"].fill_null(0).to_numpy().copy()
-    np.add.at(total, context.key_of_row, rows["v"].to_numpy())
-    key = state.column_names[0]
-    return absflow.Result(output=rows, state=pa.table({key: state[key], "total": total}))
-
-
-def job(spark: SparkSession, source: Path, root: str, stages: int, files: int) -> absflow.Job:
-    """``v`` by ``k``, and if there are two stages by ``g``; so many files a micro-batch."""
-    made, columns = absflow.Job("edges", spark), "k long, g long, v long"
-    reader = spark.readStream.schema(columns).option("maxFilesPerTrigger", files)
-    last = made.source("rows", reader.parquet(str(source)))
-    for name, key in [("first", "k"), ("second", "g")][:stages]:
-        last = made.stage(name, last, key=key, state="total long", output=columns, process=add)
-    made.sink("out", last, absflow.DeltaSink(f"{root}/out"))
-    return made
-
-
-@contextmanager
-def running(
-    spark: SparkSession, source: Path, shape: Shape, files: int
-) -> Iterator[tuple[absflow.Run, Path]]:
-    """The job, and where its sink is."""
-    with tempfile.TemporaryDirectory() as root:
-        settings = {"storage.path": f"{root}/job", "key-groups": "16", "edges": shape.edges}
-        configure(spark, {**settings, "checkpoint.interval": "10s"})
-        run = job(spark, source, root, shape.stages, files).start()
-        try:
-            yield run, Path(root) / "out"
-        finally:
-            run.stop()
-
-
-def write(path: Path, random: np.random.Generator, rows: int) -> None:
-    """A file that is there whole or not at all."""
-    columns = {"k": KEYS, "g": GROUPS, "v": 9}
-    table = pa.table({name: random.integers(0, upto, rows) for name, upto in columns.items()})
-    aside = path.with_name(f".{path.name}")
-    pq.write_table(table, aside)
-    aside.rename(path)
-
-
-def throughput(spark: SparkSession, source: Path, shape: Shape, seconds: float) -> float:
-    """Rows that came to the sink in a second."""
-    with running(spark, source, shape, files=1) as (run, sink):
-        run.await_termination(timeout=WARM_S)
-        before, since = len(commits(sink)), time.monotonic()
-        run.await_termination(timeout=seconds)
-        took = time.monotonic() - since
-        written = commits(sink)[before:]
-    return sum(rows for _, rows in written) / took
-
-
 def latency(
     spark: SparkSession, shape: Shape, rate: float, seconds: float
 ) -> tuple[float, float, int]:
-    """p50 and p99 in ms, and how many rows were measured."""
+    """p50 and p99 in ms, and of how many rows."""
     rows = int(rate * EVERY_S)
     with tempfile.TemporaryDirectory() as folder:
         source, stop = Path(folder), threading.Event()
@@ -118,12 +62,12 @@ def latency(
         def feed() -> None:
             begin = time.monotonic()
             while not stop.wait(max(0, begin + len(written_at) * EVERY_S - time.monotonic())):
-                write(source / f"{len(written_at):06d}.parquet", random, rows)
+                write(source / f"{len(written_at):06d}.parquet", random, rows, KEYS)
                 written_at.append(time.time())
 
-        write(source / "0-first.parquet", random, rows)
-        with running(spark, source, shape, files=1000) as (run, sink):
-            run.await_termination(timeout=WARM_S)
+        write(source / "0-first.parquet", random, rows, KEYS)
+        settings = shape.settings()
+        with running(spark, source, settings, stages=shape.stages, files=1000) as (run, sink):
             first = sum(count for _, count in commits(sink))
             feeder = threading.Thread(target=feed)
             feeder.start()
@@ -143,19 +87,8 @@ def latency(
     out = np.array([at for at, _ in arrived])[np.searchsorted(edges, numbers, side="right")]
     into = np.array(written_at)[(numbers - first) // rows]
     took = (out - into) * 1000
-    settled = took[rows * 4 :]  # the first second
+    settled = took[rows * 4 :]  # without the first second
     return float(np.percentile(settled, 50)), float(np.percentile(settled, 99)), len(settled)
-
-
-def commits(table: Path) -> list[tuple[float, int]]:
-    """When each commit that added rows was there, s since 1970, and how many rows it added."""
-    found = []
-    for entry in sorted((table / "_delta_log").glob("*.json")):
-        actions = [json.loads(line) for line in entry.read_text().splitlines()]
-        stats = [json.loads(a["add"]["stats"]) for a in actions if "add" in a]
-        if stats:
-            found.append((entry.stat().st_mtime, sum(s["numRecords"] for s in stats)))
-    return found
 
 
 def main(runs: int, seconds: float, keep: bool) -> None:
@@ -166,11 +99,14 @@ def main(runs: int, seconds: float, keep: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         random = np.random.default_rng(1)
         for number in range(FILES):
-            write(Path(folder) / f"{number:06d}.parquet", random, ROWS)
-        throughput(spark, Path(folder), SHAPES[CHANNEL], 5)  # the first run of a JVM is slow
-        for _ in range(runs):
+            write(Path(folder) / f"{number:06d}.parquet", random, ROWS, KEYS)
+        for turn in range(runs + 1):
             for name, shape in SHAPES.items():
-                speed = throughput(spark, Path(folder), shape, seconds)
+                settings, stages = shape.settings(), shape.stages
+                with running(spark, Path(folder), settings, stages=stages, files=1) as at:
+                    speed = throughput(*at, seconds)
+                if turn == 0:
+                    continue  # in a JVM's first jobs much is compiled
                 speeds.runs[case][name].append(speed)
                 print(f"{name:<24} {speed:>9,.0f} rows/s", flush=True)
     speeds.show(case)

@@ -1,0 +1,89 @@
+"""How throughput goes with the size of things: micro-batch, key groups, keys, stages.
+
+``python benchmarks/scaling.py [--only NAME ...] [--runs N] [--seconds S] [--write]``. The job of
+``_pipeline.py``, saturated, with a checkpoint every 10 s; one thing is changed at a time, from one
+stage, 100,000 keys, micro-batches of 50,000 rows and 16 key groups. Several stages run in a query
+each, with channels, and in one, with direct edges. A run is rows per second at the sink over so
+many seconds of a job that has warmed up; the values of a thing take turns. Prints medians; with
+``--write`` the figures go to ``docs/figures``. They are for this machine and this run only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from _pipeline import running, throughput, write
+from _results import Results
+from _running_sum import session
+from pyspark.sql import SparkSession
+
+MOST_ROWS = 20_000_000
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a run is of."""
+
+    rows: int = 50_000
+    key_groups: int = 16
+    keys: int = 100_000
+    stages: int = 1
+    edges: str = "channel"
+
+
+BASE = Point()
+SERIES = {
+    "rows in a micro-batch": {
+        f"{n:,}": replace(BASE, rows=n) for n in (5_000, 20_000, 50_000, 200_000, 800_000)
+    },
+    "key groups": {f"{n}": replace(BASE, key_groups=n) for n in (2, 8, 16, 64, 256)},
+    "keys": {f"{n:,}": replace(BASE, keys=n) for n in (1_000, 100_000, 1_000_000, 5_000_000)},
+    "stages": {
+        f"{n}, {edges}": replace(BASE, stages=n, edges=edges)
+        for n in (1, 2, 4, 8)
+        for edges in ("channel", "auto")
+        if n > 1 or edges == "channel"
+    },
+}
+
+
+def measure(spark: SparkSession, point: Point, seconds: float) -> float:
+    """Rows per second."""
+    random = np.random.default_rng(1)
+    settings = {"key-groups": str(point.key_groups), "edges": point.edges}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(min(400, MOST_ROWS // point.rows)):
+            write(Path(folder) / f"{number:06d}.parquet", random, point.rows, point.keys)
+        with running(spark, Path(folder), settings, stages=point.stages, files=1) as (run, sink):
+            return throughput(run, sink, seconds)
+
+
+def main(names: list[str], runs: int, seconds: float, keep: bool) -> None:
+    """Each series, its values in turn."""
+    spark = session("scaling")
+    results = Results("scaling", "rows/s")
+    measure(spark, BASE, 5)  # in a JVM's first job much is compiled
+    for name in names:
+        for _ in range(runs):
+            for value, point in SERIES[name].items():
+                speed = measure(spark, point, seconds)
+                results.runs.setdefault(name, {}).setdefault(value, []).append(speed)
+                print(f"{name} {value:<12} {speed:>9,.0f} rows/s", flush=True)
+        results.show(name)
+    spark.stop()
+    if keep:
+        results.write()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Throughput by the size of things.")
+    parser.add_argument("--only", nargs="+", default=[*SERIES], choices=[*SERIES])
+    parser.add_argument("--runs", type=int, default=5, help="of each value")
+    parser.add_argument("--seconds", type=float, default=15, help="of a run")
+    parser.add_argument("--write", action="store_true", help="the figures into docs/figures")
+    given = parser.parse_args()
+    main(given.only, given.runs, given.seconds, given.write)
