@@ -12,11 +12,11 @@ __all__ = ["Progress", "StageProgress"]
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """How far a stage is.
+    """How far a stage is; those of a chain are as far as its query.
 
     Attributes:
         batch_id: its newest committed micro-batch; -1 before the first.
-        total_rows: rows it has read since the start, control rows among them.
+        total_rows: rows its query has read since the start, control rows among them.
         rows_per_second: of its newest batch, as Spark measures it.
         load: how busy it is, and how far behind the stages before it.
     """

@@ -30,7 +30,7 @@ from absflow.errors import FencedError, StorageError
 from absflow.storage.delta_log import LogTail
 from absflow.storage.fence import Fence
 from absflow.storage.files import Files
-from absflow.storage.transactions import append_once
+from absflow.storage.transactions import append_once as append
 
 __all__ = [
     "ATTEMPTS",
@@ -268,19 +268,6 @@ def resolved(rows: DataFrame, keys: Sequence[str], lineage: Sequence[int]) -> Da
     ranked = rows.withColumn("_absflow_rank", F.row_number().over(newest))
     live = ranked.where((F.col("_absflow_rank") == 1) & (F.col("op") == "upsert"))
     return live.drop("_absflow_rank")
-
-
-def append(
-    frame: DataFrame,
-    path: str,
-    app_id: str,
-    txn_version: int,
-    user_metadata: Mapping[str, Any],
-    *,
-    if_empty: bool = False,
-) -> None:
-    """Append ``frame`` in one commit, once: a ``txn_version`` that is not new is skipped."""
-    append_once(frame, path, app_id, txn_version, user_metadata, if_empty=if_empty)
 
 
 def restore(spark: SparkSession, path: str, version: int, user_metadata: Mapping[str, Any]) -> None:

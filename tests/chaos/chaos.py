@@ -169,9 +169,12 @@ class Loop:
         """Kill each job as often as its share says; stop at the first round with an anomaly."""
         task = self._progress.add_task("kills", total=sum(shares.values()))
         for job, kills in shares.items():
-            both = list(itertools.product(CHECKPOINT_MODES, SINK_MODES))
             # Neighbours differ in both, so that few rounds are unlike each other.
-            modes = [both[2 * n % len(both) + n % 2] for n in range(len(both))]
+            modes = [
+                (mode, SINK_MODES[(place + shift) % len(SINK_MODES)])
+                for shift in range(len(SINK_MODES))
+                for place, mode in enumerate(CHECKPOINT_MODES)
+            ]
             orders = {
                 (mode, sink): deaths(f"{self._seed} {job} {mode} {sink}", sink, mode)
                 for mode, sink in modes
