@@ -24,7 +24,7 @@ demo: setup ## run the flights job on this machine
 	@$(BIN)/spark-submit --properties-file conf/flights.conf jobs/flights.py
 
 test: setup ## run the tests, but for those of soak and chaos, in two processes
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	@$(BIN)/python -m pytest --numprocesses 2
 
 soak: setup ## the tests that take too long for make test
 	@$(BIN)/python -m pytest -m soak
