@@ -68,7 +68,8 @@ def latency(
         write(source / "0-first.parquet", random, rows, KEYS)
         settings = shape.settings()
         with running(spark, source, settings, stages=shape.stages, files=1000) as (run, sink):
-            first = sum(count for _, count in commits(sink))
+            while (first := sum(count for _, count in commits(sink))) < rows:
+                run.await_termination(timeout=0.2)
             feeder = threading.Thread(target=feed)
             feeder.start()
             run.await_termination(timeout=seconds)

@@ -36,6 +36,7 @@ from pyspark.sql import SparkSession
 from absflow.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[2]
+_TERMINAL = {"COLUMNS", "LINES"}
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -107,10 +108,12 @@ class Reader:
         if line == "make test":
             return ""
         path = f"{self.checkout / '.venv' / 'bin'}:{os.environ['PATH']}"
+        # The size of a terminal, which a process of pytest-xdist makes up, is not a reader's.
+        own = {name: value for name, value in os.environ.items() if name not in _TERMINAL}
         done = subprocess.run(
             ["bash", "-c", line.replace("make ", "make -o .venv/.setup ", 1)],
             cwd=self.checkout,
-            env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
+            env={**own, "PATH": path, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             check=False,
