@@ -139,11 +139,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "edges",
         "edges",
-        "channel",
-        _one_of("channel", "auto", "direct"),
-        "channel: stages hand their rows on in Delta tables. auto: a stage without sink and the "
-        "only stage that reads it, if that reads nothing else, run in one query. direct: as auto, "
-        "and a job with any other edge between stages is refused; fixed for an attempt.",
+        "auto",
+        _one_of("auto", "channel", "direct"),
+        "auto: a stage without sink and the only stage that reads it, if that reads nothing else, "
+        "run in one query; others hand their rows on in Delta tables. channel: all do. direct: as "
+        "auto, and a job with an edge that cannot be direct is refused. Fixed for an attempt.",
     ),
     Setting(
         "checkpoint.interval",

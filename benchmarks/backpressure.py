@@ -41,6 +41,7 @@ SHAPE = "k long, total long"
 SETTINGS = {
     "checkpoint.interval": "2s",
     "checkpoint.timeout": "1h",
+    "edges": "channel",
     "key-groups": "4",
     # A batch of the slow stage reads one file of its channel.
     "channel.max-bytes-per-trigger": "1B",

@@ -59,7 +59,13 @@ def cpu_ms(jvm: int) -> dict[str, float]:
 def job(spark: SparkSession, stages: int, rows: DataFrame, root: str) -> absflow.Job:
     """A chain of running sums."""
     configure(
-        spark, {"storage.path": f"{root}/job", "checkpoint.interval": "1h", "key-groups": "16"}
+        spark,
+        {
+            "storage.path": f"{root}/job",
+            "checkpoint.interval": "1h",
+            "key-groups": "16",
+            "edges": "channel",
+        },
     )
     made = absflow.Job("breakdown", spark)
     given: Any = made.source("rows", rows)

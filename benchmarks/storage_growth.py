@@ -29,6 +29,7 @@ SETTINGS = {
     "checkpoint.max-concurrent": "4",  # a micro-batch settles several of them
     "checkpoint.retained": "10",
     "lineage.max-sets": "5",
+    "edges": "channel",
     "key-groups": "2",
 }
 

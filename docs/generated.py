@@ -1,12 +1,15 @@
-"""Writes what the docs take from the code: state diagrams, the settings, the reasons of failure.
+"""Writes what the docs take from elsewhere.
 
-``python docs/generated.py`` rewrites the ``<!-- generated NAME -->`` blocks in place; a test fails
-while they differ from the code.
+State diagrams, the settings and the reasons of failure from the code, figures from what benchmarks
+left in ``docs/figures``. ``python docs/generated.py`` rewrites the ``<!-- generated NAME -->``
+blocks in place; a test fails while they differ from the code.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import statistics
 from pathlib import Path
 
 from absflow.protocol.alignment import INPUT_TRANSITIONS, InputStatus
@@ -15,8 +18,10 @@ from absflow.protocol.pending import PHASE_TRANSITIONS, Phase
 from absflow.settings import PREFIX, SETTINGS, Setting
 
 PAGES = tuple(
-    Path(__file__).parent / name for name in ("concepts.md", "internals.md", "settings.md")
+    Path(__file__).parent / name
+    for name in ("benchmarks.md", "concepts.md", "internals.md", "settings.md")
 )
+FIGURES = json.loads((Path(__file__).parent / "figures" / "figures.json").read_text())
 
 
 def generated(text: str) -> str:
@@ -26,6 +31,7 @@ def generated(text: str) -> str:
         "checkpoint": _diagram(_checkpoint_lines()),
         "settings": _table(["setting", "default", "what it does"], _setting_rows()),
         "reasons": _table(["reason", "counts as a failure", "meaning"], _reason_rows()),
+        **{name: _figures(name) for name in FIGURES},
     }
     for name, block in blocks.items():
         pattern = rf"(<!-- generated {name} -->\n).*?(\n<!-- end -->)"
@@ -69,6 +75,34 @@ def _default(setting: Setting) -> str:
 
 def _reason_rows() -> list[list[str]]:
     return [[r.code, "yes" if r.counted else "no", r.sentence] for r in FailureReason]
+
+
+def _figures(name: str) -> str:
+    """A table for each case: medians, and what they are to that of each peer of absflow's."""
+    found = FIGURES[name]
+    unit, bases = found["unit"], found["bases"]
+    versions = ", ".join(f"{package} {number}" for package, number in found["versions"].items())
+    parts = [f"Measured on {found['at']}: {found['on']}, {versions}."]
+    for case, peers in found["runs"].items():
+        middles = {peer: statistics.median(runs) for peer, runs in peers.items()}
+        there = [base for base in bases if base in middles]
+        rows = [
+            [
+                peer,
+                _rounded(middle),
+                f"{_rounded(min(peers[peer]))} to {_rounded(max(peers[peer]))}",
+                *(f"{_rounded(middle / middles[base])} x" for base in there),
+            ]
+            for peer, middle in middles.items()
+        ]
+        names = [case, unit, "lowest to highest", *(f"to {base}" for base in there)]
+        parts.append(_table(names, rows))
+    return "\n\n".join(parts)
+
+
+def _rounded(number: float) -> str:
+    """Three digits."""
+    return f"{float(f'{number:.3g}'):,.10g}"
 
 
 if __name__ == "__main__":

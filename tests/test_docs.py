@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -29,11 +30,13 @@ def generated() -> ModuleType:
 
 
 def test_the_generated_parts_are_those_of_the_code(generated: ModuleType) -> None:
-    """``python docs/generated.py`` would change nothing, and has four places to write to."""
+    """``python docs/generated.py`` would change nothing, and every block has its source."""
     texts = [page.read_text() for page in generated.PAGES]
     assert [generated.generated(text) for text in texts] == texts
     names = re.findall(r"<!-- generated (\w+) -->", "".join(texts))
-    assert sorted(names) == ["checkpoint", "input", "reasons", "settings"]
+    figures = json.loads((ROOT / "docs" / "figures" / "figures.json").read_text())
+    own = ["checkpoint", "input", "reasons", "settings"]
+    assert sorted(names) == sorted([*own, *figures])
 
 
 def test_links_lead_somewhere() -> None:

@@ -19,7 +19,12 @@ from session import builder, settings
 
 import absflow
 
-SETTINGS = {"checkpoint.interval": "1s", "key-groups": "4", "state.max-inline": "0B"}
+SETTINGS = {
+    "checkpoint.interval": "1s",
+    "edges": "channel",
+    "key-groups": "4",
+    "state.max-inline": "0B",
+}
 
 
 def chain(
