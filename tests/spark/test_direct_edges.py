@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chain import check, expected, run
@@ -11,10 +12,12 @@ from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, files_read
 
 import absflow
+from absflow.spark.plan import start_query
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 FILES = 6
+CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 
 
 def test_every_cut_is_one(spark: SparkSession, tmp_path: Path) -> None:
@@ -37,3 +40,28 @@ def test_every_cut_is_one(spark: SparkSession, tmp_path: Path) -> None:
         for stage, key in (("left", "k"), ("tally", "g")):
             state = history.state(stage, row["checkpoint_id"]).toPandas()
             assert_same_rows(state, due[stage], [key])
+
+
+@pytest.mark.parametrize("before", [None, "true", "false"])
+def test_sparks_check_is_off_around_the_start_only(spark: SparkSession, before: str | None) -> None:
+    """And is put back as it was, also if the start fails."""
+    seen = []
+
+    class Failing:
+        def start(self) -> Any:
+            seen.append(spark.conf.get(CHECK))
+            raise OSError("no space left")
+
+    def given() -> str | None:
+        return spark.conf.get(CHECK, None)
+
+    if before is not None:
+        spark.conf.set(CHECK, before)
+    try:
+        for chain, during in ((["a"], before or "true"), (["a", "b"], "false")):
+            with pytest.raises(OSError, match="no space left"):
+                start_query(Failing(), spark, chain)  # type: ignore[arg-type]
+            assert seen.pop() == during
+            assert given() == before
+    finally:
+        spark.conf.unset(CHECK)
