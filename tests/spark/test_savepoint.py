@@ -41,7 +41,8 @@ def wait(condition: Callable[[], bool], run: Run) -> None:
 @contextmanager
 def running(spark: SparkSession, root: Path, **conf: str) -> Iterator[tuple[Run, Iterator[None]]]:
     """A chain job without an end, and what writes its next file."""
-    given = {"storage.path": str(root / "job"), "checkpoint.interval": "1h", "key-groups": "4"}
+    given = {"checkpoint.interval": "1h", "edges": "channel", "key-groups": "4"}
+    given["storage.path"] = str(root / "job")
     given |= {name.replace("__", ".").replace("_", "-"): value for name, value in conf.items()}
     files = source_files(root / "a", rows=100, seed=5)
     for _ in itertools.islice(files, 3):
