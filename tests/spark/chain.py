@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -69,6 +70,12 @@ def run(spark: SparkSession, root: Path, **more: str) -> int:
         assert started.await_termination(timeout=300)
     assert started.finished_checkpoint is not None
     return started.finished_checkpoint
+
+
+def wait(condition: Callable[[], bool], run: absflow.Run) -> None:
+    """Look until it holds, while the job runs."""
+    while not condition():
+        assert not run.await_termination(timeout=0.2), "the job ended by itself"
 
 
 def check(spark: SparkSession, root: Path, checkpoint: int, files: int) -> None:

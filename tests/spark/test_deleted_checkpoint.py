@@ -6,13 +6,13 @@ import itertools
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from chain import chain, conf, expected
+from chain import chain, conf, expected, wait
 from click.testing import CliRunner
 from deltalake import write_deltalake
 from diamond import source_files
@@ -30,12 +30,6 @@ from absflow.storage.requests import REQUESTS
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(400)]
 
 STAGES = (("left", "k"), ("tally", "g"))
-
-
-def wait(condition: Callable[[], bool], run: Run) -> None:
-    """Look until it holds, while the job runs."""
-    while not condition():
-        assert not run.await_termination(timeout=0.2), "the job ended by itself"
 
 
 @contextmanager

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
-from chain import chain, conf
+from chain import chain, conf, wait
 from diamond import write_source
 from pyspark.sql import SparkSession
 from reading import completed
@@ -31,7 +30,7 @@ def test_an_empty_barrier_is_one_commit_per_table(spark: SparkSession, tmp_path:
         while not (there := completed(spark, tmp_path / "job")) or changes(there[-1]):
             started.await_termination(timeout=0.5)
         before, first = commits(tmp_path), len(there)
-        await_completed(started, first + IDLE)
+        wait(lambda: started.progress().completed >= first + IDLE, started)
         started.stop()
     taken = len(completed(spark, tmp_path / "job")) - first
     assert taken >= IDLE
@@ -50,11 +49,3 @@ def changes(row):
     """How many keys a checkpoint has written, or -1 if it is older than the rows."""
     stages = row["stages"]
     return sum(s["rows_changed"] for s in stages) if all(s["keys_total"] for s in stages) else -1
-
-
-def await_completed(run, count):
-    """Wait until a run has completed so many checkpoints."""
-    deadline = time.monotonic() + 120
-    while run.progress().completed < count:
-        assert time.monotonic() < deadline, run.progress()
-        run.await_termination(timeout=0.2)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from chain import chain, expected
+from chain import chain, expected, wait
 from deltalake import write_deltalake
 from diamond import source_files
 from pyspark.sql import SparkSession
@@ -30,12 +30,6 @@ from absflow.storage.requests import REQUESTS
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 STAGES = (("left", "k"), ("tally", "g"))
-
-
-def wait(condition: Callable[[], bool], run: Run) -> None:
-    """Look until it holds, while the job runs."""
-    while not condition():
-        assert not run.await_termination(timeout=0.2), "the job ended by itself"
 
 
 @contextmanager
