@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -20,6 +21,14 @@ from rich.table import Table
 
 FOLDER = Path(__file__).parent.parent / "docs" / "figures"
 OURS = "absflow"
+
+
+def arguments(description: str, runs: str) -> argparse.ArgumentParser:
+    """What every benchmark takes that can write its figures; ``runs`` says what of."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--runs", type=int, default=5, help=runs)
+    parser.add_argument("--write", action="store_true", help="the figures into docs/figures")
+    return parser
 
 
 @dataclass

@@ -9,7 +9,6 @@ They are for this machine and this run only.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _results import Results
+from _results import Results, arguments
 from _running_sum import configure, session, sums
 from pyspark.sql import SparkSession
 
@@ -67,9 +66,7 @@ def main(runs: int, seconds: float, write: bool) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="What checkpoints cost a saturated stage.")
-    parser.add_argument("--runs", type=int, default=5, help="of each interval")
+    parser = arguments("What checkpoints cost a saturated stage.", "of each interval")
     parser.add_argument("--seconds", type=float, default=60, help="of a run")
-    parser.add_argument("--write", action="store_true", help="the figures into docs/figures")
     given = parser.parse_args()
     main(given.runs, given.seconds, given.write)

@@ -17,7 +17,6 @@ machine and this run only.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import threading
 import time
@@ -26,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 from _pipeline import commits, running, throughput, write
-from _results import Results
+from _results import Results, arguments
 from _running_sum import session
 from pyspark.sql import SparkSession
 
@@ -133,9 +132,7 @@ def main(runs: int, seconds: float, keep: bool) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="What a channel costs, and a direct edge.")
-    parser.add_argument("--runs", type=int, default=5, help="of each shape")
+    parser = arguments("What a channel costs, and a direct edge.", "of each shape")
     parser.add_argument("--seconds", type=float, default=30, help="of a run")
-    parser.add_argument("--write", action="store_true", help="the figures into docs/figures")
     given = parser.parse_args()
     main(given.runs, given.seconds, given.write)

@@ -10,7 +10,6 @@ the bytes that it wrote to the state history, also by the bytes of as many rows 
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _results import Results
+from _results import Results, arguments
 from _running_sum import configure, session, sums
 from deltalake import DeltaTable
 
@@ -127,9 +126,7 @@ def main(keys: int, runs: int, write: bool) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Checkpoints of which little has changed.")
+    parser = arguments("Checkpoints of which little has changed.", "of each share")
     parser.add_argument("--keys", type=int, default=1_000_000)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--write", action="store_true", help="the figures into docs/figures")
     given = parser.parse_args()
     main(given.keys, given.runs, given.write)

@@ -10,14 +10,13 @@ many seconds of a job that has warmed up; the values of a thing take turns. Prin
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from _pipeline import running, throughput, write
-from _results import Results
+from _results import Results, arguments
 from _running_sum import session
 from pyspark.sql import SparkSession
 
@@ -51,39 +50,46 @@ SERIES = {
 }
 
 
-def measure(spark: SparkSession, point: Point, seconds: float) -> float:
-    """Rows per second."""
-    random = np.random.default_rng(1)
-    settings = {"key-groups": str(point.key_groups), "edges": point.edges}
-    with tempfile.TemporaryDirectory() as folder:
+def given_rows(folder: Path, point: Point) -> Path:
+    """The files that a run reads; they are written once."""
+    files = folder / f"{point.rows}-{point.keys}"
+    if not files.exists():
+        files.mkdir()
+        random = np.random.default_rng(1)
         for number in range(min(400, MOST_ROWS // point.rows)):
-            write(Path(folder) / f"{number:06d}.parquet", random, point.rows, point.keys)
-        with running(spark, Path(folder), settings, stages=point.stages, files=1) as (run, sink):
-            return throughput(run, sink, seconds)
+            write(files / f"{number:06d}.parquet", random, point.rows, point.keys)
+    return files
+
+
+def measure(spark: SparkSession, point: Point, source: Path, seconds: float) -> float:
+    """Rows per second."""
+    settings = {"key-groups": str(point.key_groups), "edges": point.edges}
+    with running(spark, source, settings, stages=point.stages, files=1) as (run, sink):
+        return throughput(run, sink, seconds)
 
 
 def main(names: list[str], runs: int, seconds: float, keep: bool) -> None:
     """Each series, its values in turn."""
     spark = session("scaling")
     results = Results("scaling", "rows/s")
-    measure(spark, BASE, 5)  # in a JVM's first job much is compiled
-    for name in names:
-        for _ in range(runs):
-            for value, point in SERIES[name].items():
-                speed = measure(spark, point, seconds)
-                results.runs.setdefault(name, {}).setdefault(value, []).append(speed)
-                print(f"{name} {value:<12} {speed:>9,.0f} rows/s", flush=True)
-        results.show(name)
+    with tempfile.TemporaryDirectory() as given:
+        folder = Path(given)
+        measure(spark, BASE, given_rows(folder, BASE), 5)  # in a JVM's first job much is compiled
+        for name in names:
+            for _ in range(runs):
+                for value, point in SERIES[name].items():
+                    speed = measure(spark, point, given_rows(folder, point), seconds)
+                    results.runs.setdefault(name, {}).setdefault(value, []).append(speed)
+                    print(f"{name} {value:<12} {speed:>9,.0f} rows/s", flush=True)
+            results.show(name)
     spark.stop()
     if keep:
         results.write()
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Throughput by the size of things.")
+    parser = arguments("Throughput by the size of things.", "of each value")
     parser.add_argument("--only", nargs="+", default=[*SERIES], choices=[*SERIES])
-    parser.add_argument("--runs", type=int, default=5, help="of each value")
     parser.add_argument("--seconds", type=float, default=15, help="of a run")
-    parser.add_argument("--write", action="store_true", help="the figures into docs/figures")
     given = parser.parse_args()
     main(given.only, given.runs, given.seconds, given.write)

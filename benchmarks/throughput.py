@@ -20,7 +20,6 @@ the most memory that a Python worker of absflow or Spark had. With ``--write`` t
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import tempfile
@@ -34,7 +33,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from _memory import Memory
-from _results import Results
+from _results import Results, arguments
 from _running_sum import configure, session
 from _workloads import WORKLOADS, Workload
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -353,11 +352,9 @@ def main(cases: list[str], peers: list[str], rows: int, runs: int, write: bool) 
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Throughput of keyed state, beside peers.")
+    parser = arguments("Throughput of keyed state, beside peers.", "that are counted")
     parser.add_argument("--case", nargs="+", default=[*WORKLOADS], choices=[*WORKLOADS])
     parser.add_argument("--only", nargs="+", default=[*ON_SPARK, *OTHERS])
     parser.add_argument("--rows", type=int, default=200_000, help="in a micro-batch")
-    parser.add_argument("--runs", type=int, default=5, help="that are counted")
-    parser.add_argument("--write", action="store_true", help="the figures into docs/figures")
     given = parser.parse_args()
     main(given.case, given.only, given.rows, given.runs, given.write)
