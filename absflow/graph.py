@@ -172,7 +172,7 @@ def check(
     stages: list[StageNode],
     sinks: list[SinkNode],
     key_groups: int,
-    edges: str = "channel",
+    edges: str,
 ) -> Graph:
     """Check a declared graph and resolve it.
 

@@ -217,7 +217,9 @@ class DeltaSink:
         What a checkpoint publishes is a version of the table also if it is nothing.
         """
         publishes = isinstance(made, SinkPublication)
-        tables.append(rows, self.path, made.app_id, made.version, made.note, if_empty=publishes)
+        tables.append_once(
+            rows, self.path, made.app_id, made.version, made.note, if_empty=publishes
+        )
 
     def position(self, spark: SparkSession) -> tuple[str, int | None]:
         """The table's qualified path and newest version; None if it is not there yet."""

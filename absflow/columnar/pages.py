@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,8 @@ from absflow.errors import PageCorruptError
 
 __all__ = [
     "CHANNEL_FIELDS",
+    "FORWARDED",
+    "FOR_THE_DRIVER",
     "ORDER_FIELDS",
     "PAGE_SCHEMA",
     "SEQ_BITS",
@@ -98,8 +101,8 @@ CHANNEL_FIELDS = (
 ORDER_FIELDS = CHANNEL_FIELDS[1:3]
 SEQ_BITS = 31
 # What a stage emits beside rows: for the driver, and for the stages that read it.
-_FOR_THE_DRIVER = pa.array([PageKind.REPORT.value, PageKind.STATE.value])
-_FORWARDED = pa.array([PageKind.BARRIER.value, PageKind.END.value])
+FOR_THE_DRIVER = (PageKind.REPORT, PageKind.STATE)
+FORWARDED = (PageKind.BARRIER, PageKind.END)
 _HEADER = struct.Struct("<2sBBI")
 _MAGIC, _VERSION = b"AF", 1
 
@@ -118,6 +121,11 @@ class Page:
     seq: int = 0
     rows: int = 0
     payload: bytes = b""
+
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> Page:
+        """The inverse of :meth:`as_row`."""
+        return cls(row[0], PageKind(row[1]), *row[2:])
 
     def as_row(self) -> tuple[object, ...]:
         """The values in the order of :data:`PAGE_SCHEMA`."""
@@ -181,7 +189,7 @@ def _corrupt(what: str, seen: str) -> str:
 def pages_of(table: pa.Table | pa.RecordBatch) -> list[Page]:
     """The rows of a table with :data:`PAGE_SCHEMA` as pages."""
     columns = [table.column(field.name).to_pylist() for field in PAGE_SCHEMA]
-    return [Page(row[0], PageKind(row[1]), *row[2:]) for row in zip(*columns, strict=True)]
+    return [Page.from_row(row) for row in zip(*columns, strict=True)]
 
 
 def page_batch(pages: Sequence[Page]) -> pa.RecordBatch:
@@ -249,10 +257,10 @@ class Packer:
             for batch in pages:
                 yield from unpack([batch], self.schema, batch_id)
                 kinds = batch.column("kind")
-                handed_on.append(batch.filter(pc.is_in(kinds, _FOR_THE_DRIVER)))
+                handed_on.append(batch.filter(_among(kinds, FOR_THE_DRIVER)))
                 # Every key group has emitted them; a channel gets them once, too.
                 first = pc.equal(batch.column("key_group"), 0)
-                control = batch.filter(pc.and_(first, pc.is_in(kinds, _FORWARDED)))
+                control = batch.filter(pc.and_(first, _among(kinds, FORWARDED)))
                 yield from control_rows(pages_of(control), self.schema, batch_id).to_batches()
 
         yield from self.pack(rows(), partition)
@@ -301,10 +309,6 @@ class Packer:
                     completed_id=barrier["completed_id"] or 0,
                     triggered_ms=barrier["triggered_ms"] or 0,
                 )
-
-    def page_schema(self) -> pa.Schema:
-        """The schema of the payloads this packer writes."""
-        return self.schema if self.root else pa.schema([*self.schema, *ORDER_FIELDS])
 
 
 def unpack(
@@ -364,6 +368,10 @@ def control_rows(pages: Sequence[Page], output: pa.Schema, batch_id: int) -> pa.
         for page in pages
     ]
     return pa.Table.from_pylist(rows, schema=channel_schema(output))
+
+
+def _among(kinds: pa.Array, wanted: Iterable[PageKind]) -> pa.Array:
+    return pc.is_in(kinds, pa.array([kind.value for kind in wanted]))
 
 
 def gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from absflow.columnar.pages import (
+    FOR_THE_DRIVER,
     ORDER_FIELDS,
     PAGE_SCHEMA,
     Page,
@@ -53,8 +54,6 @@ from absflow.protocol.alignment import (
 __all__ = ["Batch", "InputSpec", "Snapshot", "StageSpec", "run_key_group"]
 
 _CONTROL = {PageKind.ABORT, PageKind.BARRIER, PageKind.END, PageKind.OVERTAKE}
-# What a stage before this one in the chain has for the driver.
-_HANDED_ON = {PageKind.REPORT, PageKind.STATE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +118,10 @@ class StageSpec:
     def order(self, name: str) -> int:
         """The place of an input in the declared order; pages of one epoch are sorted by it."""
         return next(number for number, i in enumerate(self.inputs) if i.name == name)
+
+    def start(self, last: int) -> Alignment:
+        """Its alignment when it has read nothing since checkpoint ``last`` (0: ever)."""
+        return alignment.start(_names(self), last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +207,7 @@ def run_key_group(
         PageCorruptError: a page does not decode.
         ProcessError: the user's function failed.
     """
-    handed_on = [p for p in pages if p.kind in _HANDED_ON]
+    handed_on = [p for p in pages if p.kind in FOR_THE_DRIVER]
     restore = [p for p in pages if p.kind is PageKind.RESTORE]
     if restore:
         restored, kept = _restore(spec, key_group, restore, shelf)

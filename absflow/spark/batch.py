@@ -34,6 +34,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.columnar.pages import (
+    FORWARDED,
     SEQ_BITS,
     Page,
     PageKind,
@@ -42,11 +43,10 @@ from absflow.columnar.pages import (
     unpack,
 )
 from absflow.errors import ReplayMismatchError, StorageError
-from absflow.protocol import alignment
 from absflow.sinks import Sink, SinkWrite
 from absflow.spark.backpressure import Backpressure
 from absflow.spark.drain import Drain
-from absflow.spark.plan import alignment_property, settle
+from absflow.spark.plan import settle, tell_alignments
 from absflow.spark.reports import Control, StageReports, Times, merge
 from absflow.storage import tables
 from absflow.storage.fence import Fence
@@ -114,7 +114,6 @@ class ChainBatches:
         self._backpressure = backpressure
         self._fence = fence
         self._first = True
-        self._rows_out = 0
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one micro-batch; called by Spark on the thread of the query."""
@@ -125,10 +124,7 @@ class ChainBatches:
         self._backpressure.wait(self._last.spec.name, batch_id, snapshot)
         if not self._drain.may_run(snapshot):
             raise _StoppedError
-        for stage in self._stages:
-            frame.sparkSession.sparkContext.setLocalProperty(
-                alignment_property(stage.spec.name), alignment.to_json(stage.alignment)
-            )
+        tell_alignments(frame.sparkSession, {s.spec.name: s.alignment for s in self._stages})
         pages = frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             self._batch(pages, batch_id, tables.now_ms())
@@ -148,7 +144,7 @@ class ChainBatches:
         if (last := controls.get(self._last)) is not None:
             epochs += [n + 1 for n in sorted(last.snapshots)]
         self._write_sinks(pages, batch_id, [e for e in epochs if e <= (seen["epoch"] or 0)])
-        self._rows_out += seen["rows"] or 0
+        self._last.count_emitted(seen["rows"] or 0)
         commit_ms = tables.now_ms() - started_ms
         if controls:
             self._snapshot(pages, controls, batch_id, started_ms, commit_ms)
@@ -176,11 +172,7 @@ class ChainBatches:
             stage.save(batch_id, control)
         times = Times(started_ms, sync_ms, commit_ms)
         for stage, control in controls.items():
-            # Rows that go on within the chain are seen by executors only.
-            rows_out = self._rows_out if stage is self._last else None
-            stage.report(control, staged[stage], batch_id, offsets, rows_out, times)
-            if stage is self._last and control.snapshots:
-                self._rows_out = 0
+            stage.report(control, staged[stage], batch_id, offsets, times)
 
     # -- rows ---------------------------------------------------------------------------------
 
@@ -206,7 +198,7 @@ class ChainBatches:
         note = {"rows": "rows", "stage": self._last.spec.name, "batch": batch_id}
         rows = self._rows(pages, batch_id)
         self._fence.check()
-        tables.append(rows, self._channel, self._channel_app, 2 * batch_id, note)
+        tables.append_once(rows, self._channel, self._channel_app, 2 * batch_id, note)
 
     def _rows(self, pages: DataFrame, batch_id: int | None) -> DataFrame:
         output = self._last.spec.output
@@ -282,17 +274,17 @@ class ChainBatches:
         started = tables.now_ms()
         if self._channel is None:
             return 0
-        kinds = [PageKind.BARRIER.value, PageKind.END.value]
+        kinds = [kind.value for kind in FORWARDED]
         rows = pages.where(F.col("kind").isin(kinds) & (F.col("key_group") == 0)).collect()
         if not rows:
             return 0
-        control = [Page(row[0], PageKind(row[1]), *row[2:]) for row in rows]
+        control = [Page.from_row(row) for row in rows]
         table = control_rows(control, self._last.spec.output, batch_id)
         frame = pages.sparkSession.createDataFrame(table).coalesce(1)
         words = [f"{page.kind.value.lower()} {page.checkpoint_id}" for page in control]
         note = {"rows": ", ".join(words), "stage": self._last.spec.name, "batch": batch_id}
         self._fence.check()
-        tables.append(frame, self._channel, self._channel_app, 2 * batch_id + 1, note)
+        tables.append_once(frame, self._channel, self._channel_app, 2 * batch_id + 1, note)
         return tables.now_ms() - started
 
     @property

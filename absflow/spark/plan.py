@@ -32,17 +32,18 @@ from absflow.columnar.stored import KeyGroupState
 from absflow.errors import GraphError, ProtocolViolation
 from absflow.graph import Graph
 from absflow.protocol import alignment
+from absflow.protocol.alignment import Alignment
 from absflow.settings import Settings
 from absflow.sinks import Sink
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
+from absflow.storage.session import conf_set
 from absflow.storage.state_files import StateFiles
 
 __all__ = [
     "PAGE_TYPE",
     "ControlStart",
     "JobSpec",
-    "alignment_property",
     "begins_in_batch_2",
     "chain_pages",
     "check_source",
@@ -52,6 +53,7 @@ __all__ = [
     "settle",
     "source_index",
     "start_query",
+    "tell_alignments",
 ]
 
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
@@ -162,12 +164,17 @@ def source_index(spec: StageSpec, name: str) -> int:
     return spec.order(name)
 
 
-def alignment_property(stage: str) -> str:
-    """How a task learns a stage's alignment before the batch.
+def tell_alignments(spark: SparkSession, before: Mapping[str, Alignment]) -> None:
+    """Let the tasks of a batch know the alignment of each stage before it.
 
-    The driver sets this property on the thread that runs the batch, and Spark hands it to every
-    task of every job of that thread.
+    Called on the thread that runs the batch: Spark hands the properties of a thread to every task
+    of every job of it.
     """
+    for stage, value in before.items():
+        spark.sparkContext.setLocalProperty(_alignment_property(stage), alignment.to_json(value))
+
+
+def _alignment_property(stage: str) -> str:
     return f"absflow.alignment.{stage}"
 
 
@@ -273,13 +280,8 @@ def start_query(
     """
     if len(chain) == 1:
         return writer.start()
-    with _STARTING:
-        before = spark.conf.get(_CHECK, None)
-        spark.conf.set(_CHECK, "false")
-        try:
-            return writer.start()
-        finally:
-            spark.conf.unset(_CHECK) if before is None else spark.conf.set(_CHECK, before)
+    with _STARTING, conf_set(spark, _CHECK, "false"):
+        return writer.start()
 
 
 def data_pages(rows: DataFrame, spec: StageSpec, name: str) -> DataFrame:
@@ -413,7 +415,7 @@ def _packer(spec: StageSpec, given: InputSpec) -> Packer:
 def _run(
     spec: StageSpec, files: StateFiles | None
 ) -> Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
-    columns, property_ = PAGE_SCHEMA.names, alignment_property(spec.name)
+    columns, property_ = PAGE_SCHEMA.names, _alignment_property(spec.name)
 
     def run(
         key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
@@ -428,7 +430,7 @@ def _run(
                 "absflow and must not be used elsewhere"
             )
         pages = [
-            Page(row[0], PageKind(row[1]), *row[2:])
+            Page.from_row(row)
             for frame in frames
             for row in frame[columns].itertuples(index=False, name=None)
         ]

@@ -96,7 +96,7 @@ class StageReports:
             tell: puts an event into the coordinator's queue.
         """
         self.spec = spec
-        self.alignment = alignment.start([given.name for given in spec.inputs], restored)
+        self.alignment = spec.start(restored)
         self._log = AlignmentLog(files, layout.alignment(spec.name, attempt), self.alignment)
         self._staging = layout.staging(spec.name, attempt)
         self._source_logs = SourceLogs(files, layout, spec, attempt)
@@ -107,10 +107,16 @@ class StageReports:
         self._arrived: dict[int, Arrived] = {}
         self._held: dict[int, tuple[int, int]] = {}
         self._told_held: set[int] = set()
+        # Since the last snapshot. Rows that go on within the chain are seen by executors only.
+        self._rows_out: int | None = None
 
     def load(self, batch_id: int) -> None:
         """Go on where the last batch before ``batch_id`` left the stage."""
         self.alignment, self._arrived = self._log.load(batch_id)
+
+    def count_emitted(self, rows: int) -> None:
+        """Note what a batch has emitted."""
+        self._rows_out = (self._rows_out or 0) + rows
 
     def note_arrivals(
         self, control: Control, offsets: Callable[[], Sequence[str]], started_ms: int
@@ -187,7 +193,6 @@ class StageReports:
         staged: dict[int, str],
         batch_id: int,
         offsets: Callable[[], Sequence[str]],
-        rows_out: int | None,
         times: Times,
     ) -> None:
         """Tell the coordinator of the batch's snapshots, and hand them over.
@@ -197,7 +202,6 @@ class StageReports:
             staged: what :meth:`stage` gave.
             batch_id: the batch.
             offsets: the end offsets of the sources of the batch.
-            rows_out: rows emitted since the last snapshot; None if nobody counts them.
             times: of the batch.
         """
         for checkpoint_id, totals in sorted(control.snapshots.items()):
@@ -217,7 +221,7 @@ class StageReports:
                 bytes_changed=totals[1],
                 keys_total=totals[2],
                 bytes_total=totals[3],
-                rows_out=rows_out,
+                rows_out=self._rows_out,
                 held_rows=note.held_rows,
                 held_bytes=note.held_bytes,
                 start_delay_ms=max(0, note.at_ms - note.triggered_ms),
@@ -225,7 +229,8 @@ class StageReports:
                 sync_ms=times.sync_ms,
                 commit_ms=times.commit_ms,
             )
-            rows_out = rows_out and 0
+            if self._rows_out is not None:
+                self._rows_out = 0
             self._tell(StageReported(report))
             self._appender.submit(checkpoint_id, staged.get(checkpoint_id))
         for checkpoint_id in sorted(control.skipped):

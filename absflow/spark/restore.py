@@ -28,7 +28,7 @@ from absflow.columnar.pages import PageKind
 from absflow.columnar.stage import StageSpec
 from absflow.errors import NotFoundError, RestoreError
 from absflow.graph import describe
-from absflow.protocol import alignment, recovery
+from absflow.protocol import recovery
 from absflow.protocol.checkpoints import (
     AttemptFact,
     Fact,
@@ -45,12 +45,12 @@ from absflow.sinks import SinkCut, SinkRestore
 from absflow.spark.driver import manifest_of
 from absflow.spark.plan import (
     JobSpec,
-    alignment_property,
     begins_in_batch_2,
     query_name,
     restored_pages,
     source_index,
     start_query,
+    tell_alignments,
 )
 from absflow.spark.positions import SourceLogs, copies_since, unreadable
 from absflow.spark.restored import bring_in_flight, state_pages
@@ -431,10 +431,7 @@ class _Restored:
     """The ``foreachBatch`` of a restore: one batch, which runs the operator and counts the keys."""
 
     def __init__(self, chain: Sequence[StageSpec], checkpoint_id: int) -> None:
-        self._alignments: dict[str, str] = {}
-        for spec in chain:
-            start = alignment.start([given.name for given in spec.inputs], checkpoint_id)
-            self._alignments[spec.name] = alignment.to_json(start)
+        self._alignments = {spec.name: spec.start(checkpoint_id) for spec in chain}
         self.keys: dict[str, int] = {}
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -443,7 +440,6 @@ class _Restored:
                 f"stage {', '.join(self._alignments)} came to batch {batch_id} while it was "
                 "restored; its rows would be lost, so nothing is started"
             )
-        for stage, start in self._alignments.items():
-            frame.sparkSession.sparkContext.setLocalProperty(alignment_property(stage), start)
+        tell_alignments(frame.sparkSession, self._alignments)
         reports = frame.where(F.col("kind") == PageKind.REPORT.value)
         self.keys = dict(reports.groupBy("input").agg(F.sum("rows")).collect())

@@ -106,7 +106,7 @@ class SnapshotAppender:
         note = {"stage": self._spec.name, "set": checkpoint_id}
         rows = _typed(pages, self._spec)
         self._fence.check()
-        tables.append(rows, self._table, self._app_id, checkpoint_id, note)
+        tables.append_once(rows, self._table, self._app_id, checkpoint_id, note)
         if not (self._log.find(self._app_id, checkpoint_id) or self._is_there(checkpoint_id)):
             raise StorageError(
                 f"snapshot {checkpoint_id} of stage {self._spec.name!r} is not in the log of "

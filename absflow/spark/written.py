@@ -322,7 +322,7 @@ class _Writing:
             _history_rows(given.spec, savepoint_id), from_arrow_schema(columns)
         )
         try:
-            tables.append(rows, path, app_id, savepoint_id, note)
+            tables.append_once(rows, path, app_id, savepoint_id, note)
             there = tables.read(self._spark, path).where(F.col("set_id") == savepoint_id).count()
         except (PySparkException, Py4JError) as error:
             raise StorageError(

@@ -30,7 +30,8 @@ from absflow.errors import FencedError, StorageError
 from absflow.storage.delta_log import LogTail
 from absflow.storage.fence import Fence
 from absflow.storage.files import Files
-from absflow.storage.transactions import append_once as append
+from absflow.storage.session import conf_set
+from absflow.storage.transactions import append_once
 
 __all__ = [
     "ATTEMPTS",
@@ -41,7 +42,7 @@ __all__ = [
     "OVERTAKES",
     "REFUSED",
     "DriverTable",
-    "append",
+    "append_once",
     "channel_columns",
     "create",
     "history_columns",
@@ -276,20 +277,16 @@ def restore(spark: SparkSession, path: str, version: int, user_metadata: Mapping
     Raises:
         StorageError: if Delta refuses, as when files of that version are gone.
     """
-    key = "spark.databricks.delta.commitInfo.userMetadata"
-    before = spark.conf.get(key, None)
-    spark.conf.set(key, json.dumps(user_metadata))
+    noted = conf_set(
+        spark, "spark.databricks.delta.commitInfo.userMetadata", json.dumps(user_metadata)
+    )
     try:
-        DeltaTable.forPath(spark, path).restoreToVersion(version)
+        with noted:
+            DeltaTable.forPath(spark, path).restoreToVersion(version)
     except (PySparkException, Py4JError) as error:
         raise StorageError(
             f"could not put table {path!r} back to version {version}: {error}"
         ) from error
-    finally:
-        if before is None:
-            spark.conf.unset(key)
-        else:
-            spark.conf.set(key, before)
 
 
 class DriverTable:
@@ -341,7 +338,7 @@ class DriverTable:
         frame = self._spark.createDataFrame(table).coalesce(1)
         try:
             note = {"incarnation": self._incarnation}
-            append(frame, self._path, self._app_id, version, note, if_empty=True)
+            append_once(frame, self._path, self._app_id, version, note, if_empty=True)
         except (PySparkException, Py4JError) as error:
             raise StorageError(f"could not append to {self._path!r}: {error}") from error
         commits = self._log.advance()

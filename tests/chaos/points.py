@@ -78,7 +78,7 @@ def _around(name: str, function: str, *more: Any, **named: Any) -> dict[str, Poi
     return {f"{when} {name}": Point(function, when, *more, **named) for when in ("before", "after")}
 
 
-_APPEND = "absflow.storage.tables:append"
+_APPEND = "absflow.storage.tables:append_once"
 _WRITE = "absflow.storage.files:Files.write"
 _DELETE = "absflow.storage.files:Files.delete"
 # Of `checkpoint.retained` and `lineage.max-sets`: few, so that retention has something to do.

@@ -21,8 +21,8 @@ from absflow.storage import lock, tables
 
 
 def recording(tell: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
-    """``tables.append``, which tells each append after it."""
-    append = tables.append
+    """``tables.append_once``, which tells each append after it."""
+    append = tables.append_once
 
     def recorded(frame: Any, path: str, app_id: str, version: int, note: Any, **named: Any) -> None:
         begun = time.monotonic()
@@ -50,7 +50,7 @@ def main(root: Path, log: Path, wait_s: float, settings: dict[str, str]) -> None
         start = start.config(f"spark.absflow.{name}", value)
     spark = configure_spark_with_delta_pip(start).getOrCreate()
     with log.open("a", buffering=1) as lines:
-        tables.append = recording(lambda made: lines.write(json.dumps(made) + "\n"))  # type: ignore
+        tables.append_once = recording(lambda made: lines.write(json.dumps(made) + "\n"))  # type: ignore
         chain(spark, root).start().await_termination()
     spark.stop()
 

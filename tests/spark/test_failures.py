@@ -105,7 +105,7 @@ def test_a_failed_history_append_aborts_its_checkpoint_only(
     spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     """SNAPSHOT_FAILED; the next one completes and its state is whole."""
-    append = tables.append
+    append = tables.append_once
     failures = iter([True])
 
     def failing(frame: Any, path: str, *rest: Any, **named: Any) -> None:
@@ -113,7 +113,7 @@ def test_a_failed_history_append_aborts_its_checkpoint_only(
             raise absflow.StorageError("the disk is full")
         append(frame, path, *rest, **named)
 
-    monkeypatch.setattr(tables, "append", failing)
+    monkeypatch.setattr(tables, "append_once", failing)
     with caplog.at_level(logging.CRITICAL):
         run(spark, root, job_of(spark, root, to_group))
     first, *_, last = facts(spark, root / "job")
@@ -156,7 +156,7 @@ def test_a_replay_that_differs_stops_the_stage(
     spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A channel has rows of batch 0; a function with a random number gives others for it."""
-    append = tables.append
+    append = tables.append_once
     failures = iter([True])
 
     def failing(frame: Any, path: str, *rest: Any, **named: Any) -> None:
@@ -164,7 +164,7 @@ def test_a_replay_that_differs_stops_the_stage(
             raise absflow.StorageError("after the channel, before the sink")
         append(frame, path, *rest, **named)
 
-    monkeypatch.setattr(tables, "append", failing)
+    monkeypatch.setattr(tables, "append_once", failing)
     job = job_of(spark, root, random_values, tally=True)
     with pytest.raises(absflow.JobFailedError, match="digest"):
         run(spark, root, job, {"restart.attempts": "1"})

@@ -241,7 +241,7 @@ def test_without_a_lock_the_claim_stops_the_older_driver(
     write_source(tmp_path / "a", files=FILES, rows=100, seed=12)
     monkeypatch.setattr(lock, "local_directory", lambda root: None)
     made: list[dict[str, Any]] = []
-    monkeypatch.setattr(tables, "append", recording(made.append))
+    monkeypatch.setattr(tables, "append_once", recording(made.append))
     conf = {**SETTINGS, "storage.path": str(tmp_path / "job")}
     with settings(spark, {**conf, "trigger.interval": "1s"}):
         older = chain(spark, tmp_path).start()

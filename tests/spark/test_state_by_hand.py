@@ -65,7 +65,7 @@ def test_a_kill_leaves_no_savepoint(
     class Killed(BaseException):
         pass
 
-    append = tables.append
+    append = tables.append_once
 
     def dying(frame: Any, path: str, *args: Any, **named: Any) -> None:
         if path.endswith("/checkpoints"):
@@ -76,7 +76,7 @@ def test_a_kill_leaves_no_savepoint(
     orphan = 1 + max(r["checkpoint_id"] for r in facts(spark, root / "job"))
     given = state(spark, root, "left", was)
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "append", dying)
+        patch.setattr(tables, "append_once", dying)
         with pytest.raises(Killed):
             write(spark, root, {"left": given}, was)
     sets = spark.read.format("delta").load(str(root / "job" / "state" / "left"))

@@ -42,7 +42,7 @@ CALLS: dict[tuple[Any, str], tuple[int, type[Exception], bool]] = {
     (tables, "create"): (1, absflow.StorageError, True),
     (tables, "restore"): (1, absflow.StorageError, True),
     (tables, "read"): (1, absflow.StorageError, False),
-    (tables, "append"): (1, Py4JError, True),
+    (tables, "append_once"): (1, Py4JError, True),
 }
 
 
