@@ -1,14 +1,22 @@
-"""Which tests may run at once: ``make test`` has two processes, and a Spark is slow to start."""
+"""Which tests may run at once: ``make test`` has two processes, and a Spark is slow to start.
+
+And no test fails for being slow: Hypothesis has a deadline for each example, if it is let.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
+
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -120,7 +120,7 @@ OF_OTHERS = ["append", "write of another job"]
 THINGS = ["write", "write", "checkpoint", "optimize", "restore", *OF_OTHERS]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.data())
 def test_a_table_is_put_back_to_the_cut_or_left_alone(data: st.DataObject) -> None:
     """Whatever happens to it: its own rows are those of the cut, and nobody else's are touched."""

@@ -12,7 +12,7 @@ SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 def examples(count):
-    return settings(max_examples=count, deadline=None, suppress_health_check=SLOW_IS_FINE)
+    return settings(max_examples=count, suppress_health_check=SLOW_IS_FINE)
 
 
 def _signed(bits):

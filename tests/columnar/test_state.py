@@ -223,7 +223,6 @@ def test_state_is_a_dict_with_a_history(machine):
         settings=settings(
             max_examples=60,
             stateful_step_count=20,
-            deadline=None,
             suppress_health_check=SLOW_IS_FINE,
         ),
     )

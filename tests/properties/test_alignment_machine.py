@@ -184,6 +184,6 @@ class AlignmentMachine(RuleBasedStateMachine):
 
 TestAlignmentMachine = AlignmentMachine.TestCase
 TestAlignmentMachine.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, derandomize=True, database=None
+    max_examples=150, stateful_step_count=40, derandomize=True, database=None
 )
 TestAlignmentMachine.__doc__ = "Any history of barriers, aborts and ends: as the model decides."

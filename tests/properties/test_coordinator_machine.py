@@ -310,6 +310,6 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
 TestCoordinatorMachine = CoordinatorMachine.TestCase
 TestCoordinatorMachine.settings = settings(
-    max_examples=200, stateful_step_count=50, deadline=None, derandomize=True, database=None
+    max_examples=200, stateful_step_count=50, derandomize=True, database=None
 )
 TestCoordinatorMachine.__doc__ = "Any history of a job's checkpoints: as the model decides."

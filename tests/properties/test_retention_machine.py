@@ -118,6 +118,6 @@ class RetentionMachine(RuleBasedStateMachine):
 
 TestRetentionMachine = RetentionMachine.TestCase
 TestRetentionMachine.settings = settings(
-    max_examples=300, stateful_step_count=40, deadline=None, derandomize=True, database=None
+    max_examples=300, stateful_step_count=40, derandomize=True, database=None
 )
 TestRetentionMachine.__doc__ = "Any history of a job: nothing retained is lost, the rest goes."

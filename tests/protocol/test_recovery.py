@@ -217,7 +217,7 @@ def test_every_short_life_comes_to_an_attempt_that_is_ready():
     assert any(len(life.past) < len(life.completed) for life in seen)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_long_lives_do_so_too(data):
     """Up to forty steps, with more checkpoints to choose from."""
