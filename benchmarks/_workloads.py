@@ -73,14 +73,6 @@ def _added(state: Row | None, row: Row) -> Row:
     return n + 1, total + row[1], row[1]
 
 
-def _uniform(keys: int) -> Callable[[int, int], pa.Table]:
-    def make(number: int, rows: int) -> pa.Table:
-        random = np.random.default_rng([1, number])
-        return pa.table({"k": random.integers(0, keys, rows), "v": random.integers(0, 9, rows)})
-
-    return make
-
-
 def _zipf(keys: int, exponent: float) -> Callable[[int, int], pa.Table]:
     """By the inverse of the distribution of the first ``keys`` ranks; ranks are scattered."""
     weights = np.cumsum(np.arange(1, keys + 1, dtype=np.float64) ** -exponent)
@@ -94,18 +86,28 @@ def _zipf(keys: int, exponent: float) -> Callable[[int, int], pa.Table]:
     return make
 
 
-def _touched(keys: int, loads: int, share: float) -> Callable[[int, int], pa.Table]:
-    """``loads`` files that together have each key once; then files with a share of all keys."""
+def _loaded(
+    keys: int, loads: int, drawn: Callable[[np.random.Generator, int], Any]
+) -> Callable[[int, int], pa.Table]:
+    """``loads`` files that together have each key once; then files of keys drawn from them."""
 
     def make(number: int, rows: int) -> pa.Table:
-        random = np.random.default_rng([4, number])
-        if number < loads:
-            k = np.arange(number, keys, loads)
-        else:
-            k = random.choice(keys, int(keys * share), replace=False, shuffle=True)
+        random = np.random.default_rng([1, number])
+        k = np.arange(number, keys, loads) if number < loads else drawn(random, rows)
         return pa.table({"k": k, "v": random.integers(0, 9, len(k))})
 
     return make
+
+
+def _uniform(keys: int, loads: int) -> Callable[[int, int], pa.Table]:
+    return _loaded(keys, loads, lambda random, rows: random.integers(0, keys, rows))
+
+
+def _touched(keys: int, loads: int, share: float) -> Callable[[int, int], pa.Table]:
+    """So large a share of the keys in each file, however many rows there were to be."""
+    return _loaded(
+        keys, loads, lambda random, _rows: random.choice(keys, int(keys * share), replace=False)
+    )
 
 
 _PER_PERSON = 50  # events: 1 person, 3 auctions, 46 bids
@@ -151,8 +153,8 @@ def _query_18(state: Row | None, row: Row) -> Row:
 _SUMS = ("k long, v long", 1, "n long, total long, last long")
 _PRICES = "n long, low long, middle long, high long, least long, most long, total long"
 WORKLOADS = {
-    "100 k uniform keys": Workload(*_SUMS, _uniform(100_000), _added),
-    "1 M uniform keys": Workload(*_SUMS, _uniform(1_000_000), _added),
+    "100 k uniform keys": Workload(*_SUMS, _uniform(100_000, 2), _added),
+    "1 M uniform keys": Workload(*_SUMS, _uniform(1_000_000, 4), _added, loads=4),
     "Zipf 1.1 over 1 M keys": Workload(*_SUMS, _zipf(1_000_000, 1.1), _added),
     "10 M keys, 1 % a batch": Workload(*_SUMS, _touched(10_000_000, 10, 0.01), _added, loads=10),
     "NEXMark 17, (auction, day)": Workload(

@@ -253,10 +253,22 @@ ON_SPARK: dict[str, tuple[Start, dict[str, str]]] = {
     PLAIN: (plain, {}),
 }
 
+# Name -> program, its environment, its arguments behind folder and case.
+OTHERS = {
+    "Bytewax, 1 worker": ("bytewax", ("1", "10")),
+    "Bytewax, 2 workers": ("bytewax", ("2", "10")),
+    "PyFlink, process": ("flink", ("process",)),
+    "PyFlink, thread": ("flink", ("thread",)),
+}
+
 # Those on Spark that warm its JVM up in no time.
 QUICK = ("absflow, columnar", "absflow, per row", BUILT_IN)
-# Cases in which not all peers would come to an end within the hour.
-FEW = {"10 M keys, 1 % a batch": ("absflow, columnar", BUILT_IN)}
+# Cases in which what runs a function per key and batch would need most of an hour.
+FEW = {
+    "1 M uniform keys": ("absflow, columnar", "absflow, per row", BUILT_IN, *OTHERS),
+    "10 M keys, 1 % a batch": ("absflow, columnar", BUILT_IN),
+    "NEXMark 18, (bidder, auction)": ("absflow, columnar", "absflow, per row", BUILT_IN, *OTHERS),
+}
 
 
 def measure(
@@ -295,15 +307,6 @@ def _batches(spark: SparkSession, loads: int, runs: int) -> list[float]:
 
 
 # -- the others ------------------------------------------------------------------------------------
-
-# Name -> program, its environment, its arguments behind folder and case.
-OTHERS = {
-    "Bytewax, 1 worker": ("bytewax", ("1", "10")),
-    "Bytewax, 2 workers": ("bytewax", ("2", "10")),
-    "Bytewax, 1, no recovery": ("bytewax", ("1", "0")),
-    "PyFlink, process": ("flink", ("process",)),
-    "PyFlink, thread": ("flink", ("thread",)),
-}
 
 
 def measure_other(peer: str, case: str, source: Path, runs: int) -> list[float]:
@@ -345,10 +348,10 @@ def main(cases: list[str], peers: list[str], rows: int, runs: int, write: bool) 
                 results.add(case, peer, speeds)
         results.show(case)
         memory.show(case)
+        if write:  # now, for all of them take an hour
+            results.write()
+            memory.write()
     spark.stop()
-    if write:
-        results.write()
-        memory.write()
 
 
 if __name__ == "__main__":
