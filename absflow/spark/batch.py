@@ -56,6 +56,10 @@ from absflow.storage.layout import Layout
 __all__ = ["ChainBatches"]
 
 
+# What a call says that a stop has cut short: the thread is interrupted, its jobs are cancelled.
+_STOPPED = ("java.lang.InterruptedException", "[SPARK_JOB_CANCELLED]")
+
+
 class _StoppedError(Exception):
     """The query was stopped inside a batch.
 
@@ -117,6 +121,15 @@ class ChainBatches:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one micro-batch; called by Spark on the thread of the query."""
+        try:
+            self._run(frame, batch_id)
+        except Py4JJavaError as error:
+            if any(sign in str(error) for sign in _STOPPED):
+                raise _StoppedError from None
+            raise
+        self._first = False
+
+    def _run(self, frame: DataFrame, batch_id: int) -> None:
         if self._first:
             for stage in self._stages:
                 stage.load(batch_id)
@@ -128,13 +141,8 @@ class ChainBatches:
         pages = frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             self._batch(pages, batch_id, tables.now_ms())
-        except Py4JJavaError as error:
-            if "java.lang.InterruptedException" in str(error):
-                raise _StoppedError from None
-            raise
         finally:
             pages.unpersist()
-        self._first = False
 
     def _batch(self, pages: DataFrame, batch_id: int, started_ms: int) -> None:
         epoch = self._last.alignment.epoch
