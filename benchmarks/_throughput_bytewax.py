@@ -1,11 +1,11 @@
 """A workload of ``throughput.py`` on Bytewax: one JSON line with the rows/s of each run.
 
-``python _throughput_bytewax.py FOLDER WORKLOAD WORKERS SNAPSHOTS RUNS``, by a python that has
-bytewax. A run reads the first six Parquet files in ``FOLDER``, shared out among so many workers
-(threads of one process would share one interpreter lock, so each worker is a process), with
-recovery into SQLite every ``SNAPSHOTS`` seconds, as Bytewax's guide sets it up; 0 is without. As
-its guide advises, a step handles rows in batches of the source's size, and the source gives
-thousands at a time. The start of the processes is not counted.
+``python _throughput_bytewax.py FOLDER WORKLOAD WORKERS RUNS``, by a python that has bytewax. A run
+reads the first six Parquet files in ``FOLDER``, shared out among so many workers (threads of one
+process would share one interpreter lock, so each worker is a process), with recovery into SQLite
+every 10 seconds, as Bytewax's guide sets it up. As its guide advises, a step handles rows in
+batches of the source's size, and the source gives thousands at a time. The start of the processes
+is not counted.
 """
 
 # mypy: disable-error-code="import-not-found, misc"
@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from _workloads import WORKLOADS, Row, Workload
 
-BATCH, FILES = 5_000, 6
+BATCH, FILES, SNAPSHOT_S = 5_000, 6, 10
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -95,15 +95,15 @@ def work(given: list[str], number: int, recovery: str) -> None:
     from bytewax._bytewax import cluster_main
     from bytewax.recovery import RecoveryConfig
 
-    folder, workers, snapshots = Path(given[0]), int(given[2]), int(given[3])
+    folder, workers = Path(given[0]), int(given[2])
     addresses = [f"127.0.0.1:{29_500 + n}" for n in range(workers)] if workers > 1 else []
     began = time.monotonic()
     cluster_main(
         flow(folder, WORKLOADS[given[1]], workers),
         addresses,
         number,
-        epoch_interval=timedelta(seconds=snapshots or 10),
-        recovery_config=RecoveryConfig(recovery) if snapshots else None,
+        epoch_interval=timedelta(seconds=SNAPSHOT_S),
+        recovery_config=RecoveryConfig(recovery),
         worker_count_per_proc=1,
     )
     if number == 0:
@@ -135,4 +135,4 @@ if __name__ == "__main__":
         number, _, recovery = worker.partition(" ")
         work(sys.argv[1:], int(number), recovery)
     else:
-        print(json.dumps({"rows/s": [run(sys.argv[1:]) for _ in range(int(sys.argv[5]))]}))
+        print(json.dumps({"rows/s": [run(sys.argv[1:]) for _ in range(int(sys.argv[4]))]}))

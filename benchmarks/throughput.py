@@ -255,8 +255,8 @@ ON_SPARK: dict[str, tuple[Start, dict[str, str]]] = {
 
 # Name -> program, its environment, its arguments behind folder and case.
 OTHERS = {
-    "Bytewax, 1 worker": ("bytewax", ("1", "10")),
-    "Bytewax, 2 workers": ("bytewax", ("2", "10")),
+    "Bytewax, 1 worker": ("bytewax", ("1",)),
+    "Bytewax, 2 workers": ("bytewax", ("2",)),
     "PyFlink, process": ("flink", ("process",)),
     "PyFlink, thread": ("flink", ("thread",)),
 }
@@ -265,9 +265,9 @@ OTHERS = {
 QUICK = ("absflow, columnar", "absflow, per row", BUILT_IN)
 # Cases in which what runs a function per key and batch would need most of an hour.
 FEW = {
-    "1 M uniform keys": ("absflow, columnar", "absflow, per row", BUILT_IN, *OTHERS),
+    "1 M uniform keys": (*QUICK, *OTHERS),
     "10 M keys, 1 % a batch": ("absflow, columnar", BUILT_IN),
-    "NEXMark 18, (bidder, auction)": ("absflow, columnar", "absflow, per row", BUILT_IN, *OTHERS),
+    "NEXMark 18, (bidder, auction)": (*QUICK, *OTHERS),
 }
 
 

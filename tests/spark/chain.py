@@ -6,8 +6,10 @@ Spark conf; with ``ABSFLOW_SIGTERM`` true, until SIGTERM.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,9 +74,11 @@ def run(spark: SparkSession, root: Path, **more: str) -> int:
     return started.finished_checkpoint
 
 
-def wait(condition: Callable[[], bool], run: absflow.Run) -> None:
+def wait(condition: Callable[[], bool], run: absflow.Run, patience_s: float = math.inf) -> None:
     """Look until it holds, while the job runs."""
+    deadline = time.monotonic() + patience_s
     while not condition():
+        assert time.monotonic() < deadline, run.progress()
         assert not run.await_termination(timeout=0.2), "the job ended by itself"
 
 

@@ -30,7 +30,7 @@ def test_an_empty_barrier_is_one_commit_per_table(spark: SparkSession, tmp_path:
         while not (there := completed(spark, tmp_path / "job")) or changes(there[-1]):
             started.await_termination(timeout=0.5)
         before, first = commits(tmp_path), len(there)
-        wait(lambda: started.progress().completed >= first + IDLE, started)
+        wait(lambda: started.progress().completed >= first + IDLE, started, patience_s=120)
         started.stop()
     taken = len(completed(spark, tmp_path / "job")) - first
     assert taken >= IDLE
