@@ -26,14 +26,15 @@ from pathlib import Path
 import evidence
 from anomalies import Anomaly, Kind, Life
 from generator import SINK_MODES
-from lives import ChaosError, Death, End, deaths, live
+from lives import ChaosError, Death, End, deal, live
+from points import ALL_POINTS
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from victims import CHECKPOINT_MODES, Findings, Flights, Generator, Victim
 
-__all__ = ["Round", "play"]
+__all__ = ["Round", "met", "play"]
 
 JOBS = ("generator", "flights")
 KILLS_OF_A_ROUND = 18
@@ -90,6 +91,13 @@ def play(
     raise ChaosError(f"life {life.number} was to finish, but was {life.end}")
 
 
+def met(rounds: Iterable[Round]) -> Counter[str]:
+    """How often a driver died at each named point."""
+    return Counter(
+        death.point for round_ in rounds for death in round_.deaths if death and death.point
+    )
+
+
 def _when_possible(orders: Iterable[Death], victim: Victim) -> Iterator[Death | None]:
     """The orders, each once enough checkpoints have completed; None, for the last life, behind.
 
@@ -134,6 +142,8 @@ def main() -> int:
         except ChaosError as error:
             failure = error
     console.print(*_summary(loop.rounds), sep="\n")
+    unmet = ALL_POINTS.keys() - met(loop.all_rounds())
+    console.print(f"named points met: {len(ALL_POINTS) - len(unmet)} of {len(ALL_POINTS)}")
     anomalies = [a for round_ in loop.all_rounds() for a in round_.findings.anomalies]
     for anomaly in anomalies[:_SHOWN]:
         console.print(str(anomaly), style="red", markup=False)
@@ -160,6 +170,7 @@ class Loop:
 
     def __init__(self, root: Path, seed: int, progress: Progress) -> None:
         self._root, self._seed, self._progress = root, seed, progress
+        self._chance = random.Random(seed)
         self.rounds: dict[str, list[Round]] = {}
 
     def all_rounds(self) -> Iterator[Round]:
@@ -175,10 +186,6 @@ class Loop:
                 for shift in range(len(SINK_MODES))
                 for place, mode in enumerate(CHECKPOINT_MODES)
             ]
-            orders = {
-                (mode, sink): deaths(f"{self._seed} {job} {mode} {sink}", sink, mode)
-                for mode, sink in modes
-            }
             rounds = self.rounds.setdefault(job, [])
             turn = itertools.cycle(modes)
             while (left := kills - sum(len(r.deaths) for r in rounds)) > 0:
@@ -186,14 +193,15 @@ class Loop:
                 folder.mkdir()
                 mode, sink = next(turn)
                 victim = self._victim(job, folder, sink, mode)
-                batch = itertools.islice(orders[mode, sink], min(left, KILLS_OF_A_ROUND))
+                kills_now = min(left, KILLS_OF_A_ROUND)
+                orders = deal(self._chance, kills_now, met(self.all_rounds()), sink, mode)
 
                 def told(life: Life, job: str = job, how: str = f"{mode}, {sink}") -> None:
                     self._progress.advance(task)
                     text = f"{job:<9} {how:<36} life {life.number:>3} {life.end}"
                     self._progress.console.print(text)
 
-                round_ = play(victim, folder / "lives", batch, told)
+                round_ = play(victim, folder / "lives", orders, told)
                 rounds.append(round_)
                 if round_.findings.anomalies:
                     return
@@ -217,7 +225,8 @@ def _summary(rounds: dict[str, list[Round]]) -> list[Table]:
         job: Counter(_word(death) for round_ in rounds[job] for death in round_.deaths)
         for job in jobs
     }
-    for point in sorted(set().union(*counted.values()), key=lambda p: p.split(" ", 1)[::-1]):
+    seen = set(ALL_POINTS).union(*counted.values())
+    for point in sorted(seen, key=lambda point: point.split(" ", 1)[::-1]):
         kills.add_row(point, *(str(counted[job][point]) for job in jobs))
     kills.add_section()
     kills.add_row("in all", *(str(counted[job].total()) for job in jobs))

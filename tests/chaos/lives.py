@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -24,7 +24,7 @@ from points import (
     RETENTION_POINTS,
 )
 
-__all__ = ["STARTS", "ChaosError", "Command", "Death", "End", "deaths", "live"]
+__all__ = ["STARTS", "ChaosError", "Command", "Death", "End", "deal", "live"]
 
 HERE = Path(__file__).parent
 CHECKOUT = HERE.parent.parent
@@ -83,29 +83,45 @@ STARTS: dict[str, dict[str, str]] = {
 }
 
 
-def deaths(seed: object, sink_mode: str, mode: str) -> Iterator[Death]:
-    """Deaths without end: every named point and some moments in a random order, and again."""
-    chance = random.Random(str(seed))
-    points = POINTS | RETENTION_POINTS
+def deal(
+    chance: random.Random, number: int, met: Mapping[str, int], sink_mode: str, mode: str
+) -> list[Death]:
+    """Deaths for one round, in a random order: the named points met least so far, and moments.
+
+    Args:
+        chance: of the loop.
+        number: of deaths.
+        met: how often a driver has died at a named point, in any round.
+        sink_mode: of the round; some points are met in one only.
+        mode: one of the checkpoint modes, likewise.
+    """
+    everywhere = POINTS | RETENTION_POINTS | RESTORE_POINTS
+    points = dict(everywhere)
     if sink_mode == "on-checkpoint":
         points |= PUBLICATION_POINTS
     if mode.startswith("unaligned"):
         points |= OVERTAKE_POINTS
-    while True:
-        orders = [Death(name, chance.randint(1, point.often)) for name, point in points.items()]
-        for _ in range(len(POINTS) // 2):
-            # While it starts and recovers, or anywhere in its work.
-            moments = [
-                Death(None, 1, chance.randint(0, 15_000)),
-                Death(None, chance.randint(2, 150), chance.randint(0, 1_000)),
-            ]
-            orders.append(chance.choices(moments, weights=(1, 3))[0])
-        orders += [
-            Death(name, chance.randint(1, point.often), start="restore")
-            for name, point in RESTORE_POINTS.items()
-        ]
-        chance.shuffle(orders)
-        yield from orders
+    moments = number // 5
+    # Of equals first the one that not every round can meet: its next occasion may be far.
+    names = sorted(points, key=lambda p: (met.get(p, 0), p in everywhere, chance.random()))
+    orders = [_at(chance, name) for name in names[: number - moments]]
+    orders += [_moment(chance) for _ in range(number - len(orders))]
+    chance.shuffle(orders)
+    return orders
+
+
+def _at(chance: random.Random, name: str) -> Death:
+    number = chance.randint(1, ALL_POINTS[name].often)
+    return Death(name, number, start="restore" if name in RESTORE_POINTS else "go on")
+
+
+def _moment(chance: random.Random) -> Death:
+    """While it starts and recovers, or anywhere in its work."""
+    moments = [
+        Death(None, 1, chance.randint(0, 15_000)),
+        Death(None, chance.randint(2, 150), chance.randint(0, 1_000)),
+    ]
+    return chance.choices(moments, weights=(1, 3))[0]
 
 
 @dataclass(frozen=True, slots=True)

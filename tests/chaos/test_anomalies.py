@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import random
+from collections import Counter
 
 import pandas as pd
 import pytest
 from anomalies import Anomaly, Commit, Kind, Life, Named, check_facts, check_rows
-from lives import Death, deaths
-from points import ALL_POINTS, OVERTAKE_POINTS, POINTS, PUBLICATION_POINTS, owner_of
+from generator import SINK_MODES
+from lives import Death, deal
+from points import (
+    ALL_POINTS,
+    OVERTAKE_POINTS,
+    PUBLICATION_POINTS,
+    RESTORE_POINTS,
+    owner_of,
+)
+from victims import CHECKPOINT_MODES
 
 NAMED = Named(id=["id", "way"], lane=["way", "k"], order="seq")
 LIVES = (Life(1, 100, "killed after sink commit, time 2"), Life(2, 200, "by itself"))
@@ -161,17 +171,44 @@ def test_every_point_is_a_function_that_there_is():
         assert callable(getattr(owner, name))
 
 
-def test_a_seed_gives_the_same_deaths_and_every_point_once():
-    """Every named point once before any comes again, and moments among them."""
-    for how, fewer in (
-        (("immediate", "aligned"), PUBLICATION_POINTS | OVERTAKE_POINTS),
-        (("on-checkpoint", "aligned"), OVERTAKE_POINTS),
-        (("on-checkpoint", "unaligned"), {}),
-    ):
-        points = ALL_POINTS.keys() - fewer.keys()
-        count = len(points) + len(POINTS) // 2
-        first = list(itertools.islice(deaths(7, *how), count))
-        assert first == list(itertools.islice(deaths(7, *how), count))
-        assert sorted(death.point for death in first if death.point) == sorted(points)
+def dealt(seed: int, kills: int) -> list[tuple[str, str, list[Death]]]:
+    """Rounds of a loop in which every third death came late, its point not met, once."""
+    chance, met = random.Random(seed), Counter()
+    late, rounds = set(), []
+    turn = itertools.cycle(itertools.product(CHECKPOINT_MODES, SINK_MODES))
+    while kills > 0:
+        mode, sink = next(turn)
+        hand = deal(chance, min(kills, 18), met, sink, mode)
+        rounds.append((mode, sink, hand))
+        kills -= len(hand)
+        for number, death in enumerate(hand):
+            if number % 3 == 0 and death.point not in late:
+                late.add(death.point)
+            elif death.point:
+                met[death.point] += 1
+    return rounds
+
+
+def test_a_seed_gives_the_same_deaths():
+    """A failed loop is repeated by its seed."""
+    assert dealt(7, 100) == dealt(7, 100) != dealt(8, 100)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_hundred_deaths_are_at_every_point_and_at_moments_though_some_come_late(seed):
+    """A point that a round could not meet comes again; none is dealt where it can't be met."""
+    rounds = dealt(seed, 100)
+    deaths = [death for *_, hand in rounds for death in hand]
+    assert len(deaths) == 100
+    assert {death.point for death in deaths} == {*ALL_POINTS, None}
+    for mode, sink, hand in rounds:
+        points = {death.point for death in hand}
+        assert sink == "on-checkpoint" or not points & PUBLICATION_POINTS.keys()
+        assert mode.startswith("unaligned") or not points & OVERTAKE_POINTS.keys()
+        assert all((death.start == "restore") == (death.point in RESTORE_POINTS) for death in hand)
+
+
+def test_a_death_is_told_in_words():
+    """As the loop prints it."""
     assert str(Death(None, 3, 250)) == "250 ms behind its point 3"
     assert str(Death("after sink commit", 2)) == "after sink commit, time 2"
