@@ -1,19 +1,17 @@
 """Where the time of a micro-batch goes, for a job of one stage and for one of two.
 
-``python benchmarks/breakdown.py [--rows N] [--runs N]``. A running sum; medians over some
+``python benchmarks/breakdown.py [--rows N] [--runs N] [--write]``. A running sum; medians over some
 warm micro-batches, of the first stage's query, of: the phases that Spark reports; within
 ``addBatch`` the Spark job that reads, packs, runs the stage and writes files, and what is left,
 which is planning in Python and Delta's commit; and the processor time of the JVM, of the driver's
 Python and of the Python workers, each by micro-batch. Below it the limits: a query that brings the
-same pages to an empty ``applyInPandasWithState``, and a bare Delta commit of one row. Figures are
-for this machine and this run only.
+same pages to an empty ``applyInPandasWithState``, and a bare Delta commit of one row. With
+``--write`` the figures go to ``docs/figures``; they are for this machine and this run only.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import statistics
 import tempfile
 import time
 from collections import defaultdict
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from _results import Results, arguments
 from _running_sum import add, configure, session
 from _workloads import WORKLOADS
 from pyspark.sql import DataFrame, SparkSession
@@ -34,6 +33,8 @@ PHASES = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", 
 WARM = 5
 CASE = WORKLOADS["1 M uniform keys"]
 OUTPUT = "k long, total long"
+WHOLE = "whole micro-batch"
+Times = dict[str, list[float]]
 _TICKS = os.sysconf("SC_CLK_TCK") / 1000
 
 
@@ -113,8 +114,10 @@ def _ms(begun: Any, ended: Any) -> float:
     return float(ended.get().getTime() - begun.get().getTime())
 
 
-def measure(spark: SparkSession, stages: int, source: Path, runs: int) -> None:
-    """Run the job, and print what its micro-batches took."""
+def measure(
+    spark: SparkSession, stages: int, source: Path, runs: int
+) -> tuple[Times, dict[str, float]]:
+    """Run the job; what its micro-batches took, ms, and their processor time, ms by micro-batch."""
     jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
     with tempfile.TemporaryDirectory() as root:
         reader = spark.readStream.schema(CASE.rows).option("maxFilesPerTrigger", 1)
@@ -125,24 +128,17 @@ def measure(spark: SparkSession, stages: int, source: Path, runs: int) -> None:
         after, count = cpu_ms(jvm), len(done) - begun
         jobs = spark_jobs(spark)
         run.stop()
-    times: dict[str, list[float]] = defaultdict(list)
+    times: Times = defaultdict(list)
     for progress in done[begun:]:
         taken = progress.durationMs
-        times["whole micro-batch"].append(taken["triggerExecution"])
+        times[WHOLE].append(taken["triggerExecution"])
         for phase in PHASES:
-            times[f"  {phase}"].append(taken.get(phase, 0))
+            times[phase].append(taken.get(phase, 0))
         took, parts = jobs.get(str(progress.batchId), (0.0, []))
         for name, ms in parts:
-            times[f"    of addBatch: {name}"].append(ms)
-        times["    of addBatch: planning and Delta's commit"].append(taken["addBatch"] - took)
-    print(f"{stages} stage{'s' * (stages > 1)}, medians of {count} micro-batches")
-    for name, values in times.items():
-        print(f"  {name:<50} {statistics.median(values):>8,.0f} ms")
-    for name in before:
-        print(
-            f"  processor time by micro-batch, {name:<19} "
-            f"{(after[name] - before[name]) / count:>8,.0f} ms"
-        )
+            times[f"of addBatch: {name}"].append(ms)
+        times["of addBatch: planning and Delta's commit"].append(taken["addBatch"] - took)
+    return times, {name: (after[name] - before[name]) / count for name in before}
 
 
 def batches(spark: SparkSession, due: int) -> list[Any]:
@@ -155,8 +151,8 @@ def batches(spark: SparkSession, due: int) -> list[Any]:
         time.sleep(0.05)
 
 
-def limits(spark: SparkSession, source: Path, runs: int) -> None:
-    """What no stage can be faster than."""
+def limits(spark: SparkSession, source: Path, runs: int) -> Times:
+    """What no stage can be faster than, ms."""
     spec = absflow.Job("limits", spark)
     rows = spec.source("rows", spark.readStream.schema(CASE.rows).parquet(str(source)))
     stage = spec.stage("stage0", rows, key="k", state="total long", output=OUTPUT, process=_process)
@@ -185,31 +181,42 @@ def limits(spark: SparkSession, source: Path, runs: int) -> None:
         )
         done = batches(spark, WARM + runs)[WARM:]
         query.stop()
-        took = statistics.median(p.durationMs["triggerExecution"] for p in done)
-        print(f"an empty applyInPandasWithState of the same pages    {took:>8,.0f} ms")
         seconds = []
         for _ in range(WARM + runs):
             since = time.monotonic()
             spark.range(1).coalesce(1).write.format("delta").mode("append").save(f"{root}/table")
             seconds.append(time.monotonic() - since)
-        took = 1000 * statistics.median(seconds[WARM:])
-        print(f"a bare Delta commit of one row                       {took:>8,.0f} ms")
+    return {
+        "an empty applyInPandasWithState, same pages": [
+            float(p.durationMs["triggerExecution"]) for p in done
+        ],
+        "a bare Delta commit of one row": [1000 * each for each in seconds[WARM:]],
+    }
 
 
-def main(rows: int, runs: int) -> None:
+def main(rows: int, runs: int, write: bool) -> None:
     """Both jobs, then the limits."""
     spark = session("breakdown", "6g")
+    results = Results("breakdown", "ms", (WHOLE,))
     with tempfile.TemporaryDirectory() as folder:
         CASE.write(Path(folder), WARM + 2 * runs + 4, rows)
+        measure(spark, 1, Path(folder), runs)  # in a JVM's first job much is compiled
         for stages in (1, 2):
-            measure(spark, stages, Path(folder), runs)
-        limits(spark, Path(folder), runs)
+            times, used = measure(spark, stages, Path(folder), runs)
+            if stages == 1:
+                times |= limits(spark, Path(folder), runs)
+            name = f"{stages} stage{'s' * (stages > 1)}"
+            results.runs[f"{name}, first one: time"] = times
+            results.show(f"{name}, first one: time")
+            results.runs[f"{name}: processor time"] = {what: [ms] for what, ms in used.items()}
+            results.show(f"{name}: processor time")
     spark.stop()
+    if write:
+        results.write()
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Where the time of a micro-batch goes.")
+    parser = arguments("Where the time of a micro-batch goes.", "micro-batches that are counted")
     parser.add_argument("--rows", type=int, default=200_000, help="in a micro-batch")
-    parser.add_argument("--runs", type=int, default=8, help="micro-batches that are counted")
     given = parser.parse_args()
-    main(given.rows, given.runs)
+    main(given.rows, given.runs, given.write)

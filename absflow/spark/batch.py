@@ -124,7 +124,8 @@ class ChainBatches:
         try:
             self._run(frame, batch_id)
         except Py4JJavaError as error:
-            if any(sign in str(error) for sign in _STOPPED):
+            text = str(error)  # which the JVM is asked for
+            if any(sign in text for sign in _STOPPED):
                 raise _StoppedError from None
             raise
         self._first = False
