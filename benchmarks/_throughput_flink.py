@@ -4,7 +4,7 @@
 with Java. A ``KeyedProcessFunction`` in a Flink cluster within one JVM, two subtasks of each;
 Python in processes of its own (``process``) or within the JVM (``thread``). The source is Flink's
 own reader of CSV files (a PyFlink from pip has none for Parquet), over many copies of the rows;
-what is emitted is forgotten. A run is some seconds in the middle of the job, once it has read as
+what is emitted is forgotten. A run is half a minute in the middle of the job, once it has read as
 many rows as there are without copies, or some minutes have passed: it is slow while keys are new.
 
 As Flink's documents advise: RocksDB with incremental checkpoints, every 10 s; a cache of Python's
@@ -37,7 +37,7 @@ from pyflink.datastream.state import ValueStateDescriptor
 from pyflink.java_gateway import get_gateway
 from pyflink.table import StreamTableEnvironment
 
-COPIES, LEAST_WARM_S, MOST_WARM_S, RUN_S = 200, 15, 240, 10
+COPIES, LEAST_WARM_S, MOST_WARM_S, RUN_S = 200, 15, 240, 30
 SETTINGS = {
     "execution.checkpointing.interval": "10s",
     "execution.checkpointing.mode": "EXACTLY_ONCE",

@@ -5,8 +5,9 @@ warm micro-batches, of the first stage's query, of: the phases that Spark report
 ``addBatch`` the Spark job that reads, packs, runs the stage and writes files, and what is left,
 which is planning in Python and Delta's commit; and the processor time of the JVM, of the driver's
 Python and of the Python workers, each by micro-batch. Below it the limits: a query that brings the
-same pages to an empty ``applyInPandasWithState``, and a bare Delta commit of one row. With
-``--write`` the figures go to ``docs/figures``; they are for this machine and this run only.
+same pages to an empty ``applyInPandasWithState``, a bare Delta commit of one row, and what the
+memory's bandwidth makes of a copy of all rows and all state. With ``--write`` the figures go to
+``docs/figures``; they are for this machine and this run only.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from _results import Results, arguments
 from _running_sum import add, configure, session
@@ -30,8 +32,8 @@ import absflow
 from absflow.spark.plan import PAGE_TYPE, data_pages
 
 PHASES = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets")
-WARM = 5
-CASE = WORKLOADS["1 M uniform keys"]
+WARM = 60
+CASE, KEYS = WORKLOADS["1 M uniform keys"], 1_000_000
 OUTPUT = "k long, total long"
 WHOLE = "whole micro-batch"
 Times = dict[str, list[float]]
@@ -84,8 +86,10 @@ def _process(rows: Any, state: Any, context: absflow.Context) -> absflow.Result:
     return add(rows, state, context)
 
 
-def spark_jobs(spark: SparkSession) -> dict[str, tuple[float, list[tuple[str, float]]]]:
-    """Of each batch of the first stage: the time of its Spark job, and of the job's stages."""
+def spark_jobs(
+    spark: SparkSession, run_id: str
+) -> dict[str, tuple[float, list[tuple[str, float]]]]:
+    """Of each batch of a query: the time of its Spark job, and of the job's stages."""
     store = spark.sparkContext._jsc.sc().statusStore()
     every = store.jobsList(None)
     found = {}
@@ -95,7 +99,7 @@ def spark_jobs(spark: SparkSession) -> dict[str, tuple[float, list[tuple[str, fl
             continue
         told = one.description().get().splitlines()
         batch = next((line for line in told if line.startswith("batch = ")), None)
-        if batch is None or not told[0].endswith("stage0") or one.numCompletedStages() < 2:
+        if batch is None or f"runId = {run_id}" not in told or one.numCompletedStages() < 2:
             continue
         ids = one.stageIds()
         stages = [store.lastStageAttempt(ids.apply(place)) for place in range(ids.size())]
@@ -126,7 +130,7 @@ def measure(
         begun = len(done)
         done = batches(spark, begun + runs)
         after, count = cpu_ms(jvm), len(done) - begun
-        jobs = spark_jobs(spark)
+        jobs = spark_jobs(spark, str(done[0].runId))
         run.stop()
     times: Times = defaultdict(list)
     for progress in done[begun:]:
@@ -145,10 +149,11 @@ def batches(spark: SparkSession, due: int) -> list[Any]:
     """The micro-batches with rows of the first query, once there are so many."""
     while True:
         for query in spark.streams.active:
-            done = [p for p in query.recentProgress if p.numInputRows >= 1000]
-            if (query.name or "").endswith("stage0") and len(done) >= due:
-                return done
-        time.sleep(0.05)
+            # All of their progress costs the query time: asked for once.
+            if (query.name or "").endswith("stage0") and (newest := query.lastProgress) is not None:
+                if newest.batchId + 1 >= due:
+                    return [p for p in query.recentProgress if p.numInputRows >= 1000]
+        time.sleep(0.2)
 
 
 def limits(spark: SparkSession, source: Path, runs: int) -> Times:
@@ -191,7 +196,20 @@ def limits(spark: SparkSession, source: Path, runs: int) -> Times:
             float(p.durationMs["triggerExecution"]) for p in done
         ],
         "a bare Delta commit of one row": [1000 * each for each in seconds[WARM:]],
+        "a copy of the rows and of all state in memory": _copies_ms(done[0].numInputRows, runs),
     }
+
+
+def _copies_ms(rows: int, runs: int) -> list[float]:
+    """Two columns of 64 bits for each row and each key, by one core."""
+    columns = np.ones(2 * (rows + KEYS), dtype=np.int64)
+    to = columns.copy()
+    times = []
+    for _ in range(runs):
+        since = time.monotonic()
+        np.copyto(to, columns)
+        times.append((time.monotonic() - since) * 1000)
+    return times
 
 
 def main(rows: int, runs: int, write: bool) -> None:

@@ -53,7 +53,7 @@ def main(runs: int, seconds: float, write: bool) -> None:
             table = {"k": random.integers(0, KEYS, ROWS), "v": random.integers(0, 9, ROWS)}
             pq.write_table(pa.table(table), Path(folder) / f"{number:04d}.parquet")
         spark = session("checkpoint_overhead")
-        measure(spark, Path(folder), INTERVALS[NONE], 10)  # the first run of a JVM is slow
+        measure(spark, Path(folder), INTERVALS[NONE], 60)  # a JVM compiles for long
         for _ in range(runs):
             for name, interval in INTERVALS.items():
                 speed, completed = measure(spark, Path(folder), interval, seconds)

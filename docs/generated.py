@@ -17,10 +17,15 @@ from absflow.protocol.checkpoints import FactKind, FailureReason
 from absflow.protocol.pending import PHASE_TRANSITIONS, Phase
 from absflow.settings import PREFIX, SETTINGS, Setting
 
-PAGES = tuple(
-    Path(__file__).parent / name
-    for name in ("benchmarks.md", "concepts.md", "internals.md", "settings.md")
+_NAMES = (
+    "../README.md",
+    "benchmarks.md",
+    "concepts.md",
+    "internals.md",
+    "internals/performance.md",
+    "settings.md",
 )
+PAGES = tuple((Path(__file__).parent / name).resolve() for name in _NAMES)
 FIGURES = json.loads((Path(__file__).parent / "figures" / "figures.json").read_text())
 
 
@@ -32,6 +37,7 @@ def generated(text: str) -> str:
         "settings": _table(["setting", "default", "what it does"], _setting_rows()),
         "reasons": _table(["reason", "counts as a failure", "meaning"], _reason_rows()),
         **{name: _figures(name) for name in FIGURES},
+        "speed": _speed(),
     }
     for name, block in blocks.items():
         pattern = rf"(<!-- generated {name} -->\n).*?(\n<!-- end -->)"
@@ -98,6 +104,16 @@ def _figures(name: str) -> str:
         names = [case, unit, "lowest to highest", *(f"to {base}" for base in there)]
         parts.append(_table(names, rows))
     return "\n\n".join(parts)
+
+
+def _speed() -> str:
+    """The first case of the throughput, and how much faster the fastest form of absflow is."""
+    found = FIGURES["throughput"]
+    case, peers = next(iter(found["runs"].items()))
+    middles = {peer: statistics.median(runs) for peer, runs in peers.items()}
+    best = max(middle for peer, middle in middles.items() if peer.startswith("absflow"))
+    rows = [[p, _rounded(m), f"{_rounded(best / m)} x"] for p, m in middles.items()]
+    return _table([case, found["unit"], "columnar is faster by"], rows)
 
 
 def _rounded(number: float) -> str:
