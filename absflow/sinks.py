@@ -32,6 +32,8 @@ __all__ = [
 ]
 
 _EPOCH_BITS = 31
+# What a session says of new Delta tables.
+_INTERVAL = "spark.databricks.delta.properties.defaults.checkpointInterval"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,8 @@ class DeltaSink:
     """Appends to a Delta table, exactly once per (attempt, batch, epoch).
 
     Attributes:
-        path: the table's path; created if it is not there.
+        path: the table's path; created if it is not there, with a checkpoint of its log every 100
+            commits unless the session has a default for that.
         partition_by: its partition columns, if it is created.
     """
 
@@ -201,7 +204,8 @@ class DeltaSink:
             GraphError: if the table is there with other columns.
             StorageError: if it cannot be created or read.
         """
-        tables.create(spark, self.path, schema, self.partition_by)
+        properties = {} if spark.conf.get(_INTERVAL, None) else tables.COMMITTED_OFTEN
+        tables.create(spark, self.path, schema, self.partition_by, properties)
         there = tables.read(spark, self.path).schema
         seen = {f.name: f.dataType for f in there.fields}
         due = {f.name: f.dataType for f in from_arrow_schema(schema).fields}

@@ -52,6 +52,8 @@ def session(name: str, memory: str = "3g") -> SparkSession:
     # What is said of absflow itself there is the flights job's own.
     conf = dict(re.findall(r"^(spark\.(?!absflow)\S+)\s+(\S+)$", file.read_text(), re.MULTILINE))
     conf |= {"spark.driver.memory": memory, "spark.log.level": "OFF"}
+    # As absflow's own tables and sinks have it; so every peer's sink has it, too.
+    conf["spark.databricks.delta.properties.defaults.checkpointInterval"] = "100"
     builder = SparkSession.builder.appName(name)
     for key, value in conf.items():
         builder = builder.config(key, value)

@@ -60,14 +60,14 @@ class Job:
         return sorted(rows, key=lambda row: row["checkpoint_id"])
 
     def checkpoint(self, share: float) -> dict[str, Any]:
-        """The checkpoint that holds a new share of changed keys, and nothing else."""
+        """The checkpoint that holds a new share of changed keys, and nothing else; its bytes."""
         newest = self._next(0)["checkpoint_id"]
         due = self.feed(share)
         while True:
             fact = self._next(newest)
             changed = fact["stages"][0]["rows_changed"]
-            if changed == due:
-                return fact
+            if changed == due:  # its files are there until its set is compacted away
+                return {**fact, "bytes": self._written(fact["checkpoint_id"])}
             assert changed == 0, (changed, due)  # the file came behind the barrier
             newest = fact["checkpoint_id"]
 
@@ -78,7 +78,7 @@ class Job:
                 return facts[-1] if newest == 0 else facts[0]
             time.sleep(0.1)
 
-    def written(self, checkpoint_id: int) -> int:
+    def _written(self, checkpoint_id: int) -> int:
         """Bytes of the files of a set."""
         table = DeltaTable(str(self._storage / "state" / "sums"))
         actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
@@ -113,7 +113,7 @@ def main(keys: int, runs: int, write: bool) -> None:
                         "time": fact["duration_ms"],
                         "sync": stage["sync_ms"],
                         "append": stage["async_ms"],
-                        "bytes": job.written(fact["checkpoint_id"]) / 1000,
+                        "bytes": fact["bytes"] / 1000,
                     }
                     for name, value in measured.items():
                         runs_of = results[name].runs.setdefault(f"{keys:,} keys", {})

@@ -125,7 +125,8 @@ class StageReport:
         alignment_ms: first barrier to the micro-batch that brought the last.
         sync_ms: the part of the snapshot inside the micro-batch.
         commit_ms: commits to channel and sinks in that micro-batch.
-        async_ms: the append to the state history beside the stream; known when it is found.
+        async_ms: the append to the state history beside the stream, known when it is found; 0 for a
+            small snapshot, which its micro-batch appends.
     """
 
     stage: str

@@ -5,9 +5,10 @@ Order of the writes of batch b, and what a kill between two of them leaves behin
 1. rows to the channel (``txnVersion`` 2b): the only action that runs the stateful operator; its
    pages are persisted and everything else is read from there;
 2. rows to the sinks, one commit per epoch;
-3. if the batch met a control row: STATE pages to staging files; barriers to the channel
-   (``txnVersion`` 2b + 1), a commit of their own because a Delta reader never passes a version
-   before it has read all of it; the alignment after the batch;
+3. if the batch met a control row: STATE pages to staging files, if they are large; barriers to the
+   channel (``txnVersion`` 2b + 1), a commit of their own because a Delta reader never passes a
+   version before it has read all of it; the alignment after the batch; STATE pages to the state
+   history, if they are small (``txnVersion`` is the checkpoint's id);
 4. the report to the coordinator, then Spark's own commit of the batch.
 
 A query runs a chain of stages (:mod:`absflow.spark.plan`). Only the rows of the last are committed;
@@ -48,30 +49,13 @@ from absflow.spark.backpressure import Backpressure
 from absflow.spark.drain import Drain
 from absflow.spark.plan import settle, tell_alignments
 from absflow.spark.reports import Control, StageReports, Times, merge
+from absflow.spark.stops import StoppedError, is_stop
 from absflow.storage import tables
 from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 
 __all__ = ["ChainBatches"]
-
-
-# What a call says that a stop has cut short: the thread is interrupted, its jobs are cancelled.
-_STOPPED = ("java.lang.InterruptedException", "[SPARK_JOB_CANCELLED]")
-
-
-class _StoppedError(Exception):
-    """The query was stopped inside a batch.
-
-    Spark tells a stop from a failure by a regular expression over what Python prints, which
-    overflows the stack of the query's thread on a text as long as a Java stack trace.
-    """
-
-    def __str__(self) -> str:
-        return (
-            "py4j.protocol.Py4JJavaError: An error occurred while calling a batch: "
-            "java.lang.InterruptedException"
-        )
 
 
 class ChainBatches:
@@ -124,9 +108,8 @@ class ChainBatches:
         try:
             self._run(frame, batch_id)
         except Py4JJavaError as error:
-            text = str(error)  # which the JVM is asked for
-            if any(sign in text for sign in _STOPPED):
-                raise _StoppedError from None
+            if is_stop(error):
+                raise StoppedError from None
             raise
         self._first = False
 
@@ -137,7 +120,7 @@ class ChainBatches:
         snapshot = self._last.alignment.snapshot
         self._backpressure.wait(self._last.spec.name, batch_id, snapshot)
         if not self._drain.may_run(snapshot):
-            raise _StoppedError
+            raise StoppedError
         tell_alignments(frame.sparkSession, {s.spec.name: s.alignment for s in self._stages})
         pages = frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
@@ -175,13 +158,15 @@ class ChainBatches:
         for stage, control in controls.items():
             stage.note_arrivals(control, offsets, started_ms)
         staged = {stage: stage.stage(pages, control) for stage, control in controls.items()}
-        sync_ms = tables.now_ms() - started_ms - commit_ms
-        commit_ms += self._forward(pages, batch_id)
+        forward_ms = self._forward(pages, batch_id)
         for stage, control in controls.items():
             stage.save(batch_id, control)
-        times = Times(started_ms, sync_ms, commit_ms)
+        # Behind the barriers: the stages that wait for them need not wait for this.
+        taken = {s: staged[s] or s.append(pages, control) for s, control in controls.items()}
+        sync_ms = tables.now_ms() - started_ms - commit_ms - forward_ms
+        times = Times(started_ms, sync_ms, commit_ms + forward_ms)
         for stage, control in controls.items():
-            stage.report(control, staged[stage], batch_id, offsets, times)
+            stage.report(control, taken[stage], batch_id, offsets, times)
 
     # -- rows ---------------------------------------------------------------------------------
 

@@ -8,23 +8,23 @@ coordinator for each snapshot.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F
 
-from absflow.columnar.pages import PageKind
 from absflow.columnar.stage import StageSpec
-from absflow.errors import ProtocolViolation
+from absflow.errors import FencedError, ProtocolViolation
 from absflow.protocol import alignment
 from absflow.protocol.alignment import Alignment
 from absflow.protocol.checkpoints import FailureReason, StageReport
 from absflow.protocol.messages import CheckpointFailed, Event, HeldTooMuch, StageReported
+from absflow.spark import snapshots
 from absflow.spark.alignment_log import AlignmentLog, Arrived
 from absflow.spark.plan import source_index
 from absflow.spark.positions import SourceLogs
 from absflow.spark.snapshots import SnapshotAppender
+from absflow.spark.stops import is_stop
 from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
@@ -50,6 +50,11 @@ class Control:
     snapshots: dict[int, tuple[int, int, int, int]]
     held: dict[int, tuple[int, int]]
 
+    @property
+    def changed(self) -> list[int]:
+        """The checkpoints whose snapshots hold anything, rising."""
+        return sorted(n for n, (rows, *_) in self.snapshots.items() if rows)
+
 
 @dataclass(frozen=True, slots=True)
 class Times:
@@ -57,7 +62,7 @@ class Times:
 
     Attributes:
         started_ms: when it began, ms since 1970 (UTC).
-        sync_ms: how long it took to put snapshots aside.
+        sync_ms: how long it took to put snapshots aside, or into the history, and the alignment.
         commit_ms: how long its commits took.
     """
 
@@ -161,24 +166,41 @@ class StageReports:
             note.positions[name] = position
 
     def stage(self, pages: DataFrame, control: Control) -> dict[int, str]:
-        """Put the STATE pages aside as files, so that the operator never runs again for them.
+        """Put large snapshots aside as files, so that the operator never runs again for them.
 
         Returns:
-            The directory of each snapshot that changed anything.
+            The directory of each snapshot that changed anything; none if all are small, and what
+            was put aside before is in the history: :meth:`append` is for these.
         """
-        changed = [n for n, (rows, *_) in sorted(control.snapshots.items()) if rows]
-        return {n: self._stage(pages, n) for n in changed}
+        size = sum(changed for _, changed, *_ in control.snapshots.values())
+        if size <= snapshots.SMALL and self._appender.idle:
+            return {}
+        return {n: self._stage(pages, n) for n in control.changed}
 
     def _stage(self, pages: DataFrame, checkpoint_id: int) -> str:
         path = f"{self._staging}/{checkpoint_id}"
-        state = pages.where(
-            (F.col("kind") == PageKind.STATE.value)
-            & (F.col("input") == self.spec.name)
-            & (F.col("checkpoint_id") == checkpoint_id)
-        )
         self._fence.check()
+        state = snapshots.state_pages(pages, self.spec.name, checkpoint_id)
         state.write.mode("overwrite").parquet(path)
         return path
+
+    def append(self, pages: DataFrame, control: Control) -> dict[int, Event]:
+        """Append small snapshots to the state history.
+
+        Returns:
+            What became of each that changed anything, to be told behind its report.
+        """
+        return {n: self._append(pages, n) for n in control.changed}
+
+    def _append(self, pages: DataFrame, checkpoint_id: int) -> Event:
+        state = snapshots.state_pages(pages, self.spec.name, checkpoint_id)
+        try:
+            return self._appender.append(checkpoint_id, state)
+        except Exception as error:
+            # A snapshot that fails is no reason to stop the stream; who is told to stop must.
+            if isinstance(error, FencedError) or is_stop(error):
+                raise
+            return self._appender.failed(checkpoint_id, error)
 
     def save(self, batch_id: int, control: Control) -> None:
         """Make the alignment after the batch durable."""
@@ -190,7 +212,7 @@ class StageReports:
     def report(
         self,
         control: Control,
-        staged: dict[int, str],
+        taken: Mapping[int, str | Event],
         batch_id: int,
         offsets: Callable[[], Sequence[str]],
         times: Times,
@@ -199,7 +221,7 @@ class StageReports:
 
         Args:
             control: of the batch.
-            staged: what :meth:`stage` gave.
+            taken: what :meth:`stage` or :meth:`append` gave.
             batch_id: the batch.
             offsets: the end offsets of the sources of the batch.
             times: of the batch.
@@ -232,7 +254,11 @@ class StageReports:
             if self._rows_out is not None:
                 self._rows_out = 0
             self._tell(StageReported(report))
-            self._appender.submit(checkpoint_id, staged.get(checkpoint_id))
+            match taken.get(checkpoint_id):
+                case str() | None as staged:
+                    self._appender.submit(checkpoint_id, staged)
+                case told:
+                    self._tell(told)
         for checkpoint_id in sorted(control.skipped):
             cause = f"stage {self.spec.name}"
             self._tell(CheckpointFailed(checkpoint_id, FailureReason.DECLINED, cause))

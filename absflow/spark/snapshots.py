@@ -1,8 +1,11 @@
-"""The asynchronous part of a snapshot: from staged pages to the stage's state history.
+"""From the STATE pages of a micro-batch to the stage's state history.
 
-One thread per stage takes the staged snapshots in id order and appends each to the history table in
-one commit, while the stream goes on. It says HistoryFound only after it has seen the commit in the
-table's log. State goes from executors to storage; the driver sees counts only.
+Snapshots go to the history table in id order, each in one commit. A large one was staged in files
+by its micro-batch; one thread per stage appends it while the stream goes on. A small one is
+appended by its micro-batch from the pages at hand, if that thread has nothing to do: it takes
+hardly longer than to stage it, and nothing is left to do beside the stream. HistoryFound is said
+only after the commit was seen in the table's log. State goes from executors to storage; the driver
+sees counts only.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from absflow.columnar.pages import PAGE_SCHEMA, decode, pages_of
+from absflow.columnar.pages import PAGE_SCHEMA, PageKind, decode, pages_of
 from absflow.columnar.stage import StageSpec
 from absflow.columnar.state import DELETED, snapshot_schema
 from absflow.errors import StorageError
@@ -32,10 +35,14 @@ from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 
-__all__ = ["SnapshotAppender"]
+__all__ = ["SMALL", "SnapshotAppender", "state_pages"]
 
 _LOG = logging.getLogger(__name__)
 _POOL = "absflow-history"
+
+# Bytes of STATE pages that are not worth a Spark job of their own to stage them: to write so many
+# into the history takes as long as that job's fixed cost (docs/internals/decisions, 53).
+SMALL = 1 << 20
 
 
 class SnapshotAppender:
@@ -67,42 +74,75 @@ class SnapshotAppender:
         self._app_id = f"{job}/{spec.name}/attempt={attempt}/state"
         self._log = LogTail(files.read, files.names, self._table)
         files.delete(layout.staging(spec.name, attempt))
-        self._waiting: queue.Queue[tuple[int, str | None, float] | None] = queue.Queue()
+        self._tasks: queue.Queue[tuple[int, str | None, float] | None] = queue.Queue()
         self._thread = threading.Thread(
             target=self._run, name=f"absflow-history-{spec.name}", daemon=True
         )
         self._thread.start()
 
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was submitted is in the history, or has failed."""
+        return not self._tasks.unfinished_tasks
+
     def submit(self, checkpoint_id: int, staged: str | None) -> None:
-        """Take over a snapshot.
+        """Take over a snapshot; what became of it is told.
 
         Args:
             checkpoint_id: its checkpoint; rises from call to call, but for replays.
             staged: the directory of its STATE pages; None if nothing changed.
         """
-        self._waiting.put((checkpoint_id, staged, time.monotonic()))
+        self._tasks.put((checkpoint_id, staged, time.monotonic()))
+
+    def append(self, checkpoint_id: int, pages: DataFrame) -> Event:
+        """Append a small snapshot on the caller's thread; only while :attr:`idle`.
+
+        Args:
+            checkpoint_id: its checkpoint.
+            pages: its STATE pages, persisted.
+
+        Returns:
+            HistoryFound.
+
+        Raises:
+            Exception: whatever Spark raises; nothing was appended, or not all that was due.
+        """
+        # One task, so one file: a task and a file for each shuffle partition cost more.
+        self._write(checkpoint_id, pages.coalesce(1))
+        return HistoryFound(checkpoint_id, self._spec.name)
+
+    def failed(self, checkpoint_id: int, error: Exception) -> Event:
+        """What there is to tell of a snapshot that could not be appended."""
+        stage = self._spec.name
+        _LOG.error("state history of %s, checkpoint %d", stage, checkpoint_id, exc_info=error)
+        cause = f"stage {stage}: {error}".splitlines()[0]
+        return CheckpointFailed(checkpoint_id, FailureReason.SNAPSHOT_FAILED, cause)
 
     def close(self) -> None:
         """Finish what was submitted and end the thread."""
-        self._waiting.put(None)
+        self._tasks.put(None)
         self._thread.join()
 
     def _run(self) -> None:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
-        while (taken := self._waiting.get()) is not None:
-            checkpoint_id, staged, since = taken
+        while (task := self._tasks.get()) is not None:
+            checkpoint_id, staged, since = task
+            took = 0
             try:
                 if staged is not None:
-                    self._append(checkpoint_id, staged)
-                took = round((time.monotonic() - since) * 1000)
-                self._tell(HistoryFound(checkpoint_id, self._spec.name, took if staged else 0))
+                    self._write(checkpoint_id, self._staged(staged))
+                    self._files.delete(staged)
+                    took = round((time.monotonic() - since) * 1000)
+                event: Event = HistoryFound(checkpoint_id, self._spec.name, took)
             except Exception as error:  # whatever it is, it must abort the checkpoint, not hang it
-                _LOG.exception("state history of %s, checkpoint %d", self._spec.name, checkpoint_id)
-                cause = f"stage {self._spec.name}: {error}".splitlines()[0]
-                self._tell(CheckpointFailed(checkpoint_id, FailureReason.SNAPSHOT_FAILED, cause))
+                event = self.failed(checkpoint_id, error)
+            self._tasks.task_done()
+            self._tell(event)
 
-    def _append(self, checkpoint_id: int, staged: str) -> None:
-        pages = self._spark.read.schema(from_arrow_schema(PAGE_SCHEMA)).parquet(staged)
+    def _staged(self, path: str) -> DataFrame:
+        return self._spark.read.schema(from_arrow_schema(PAGE_SCHEMA)).parquet(path)
+
+    def _write(self, checkpoint_id: int, pages: DataFrame) -> None:
         note = {"stage": self._spec.name, "set": checkpoint_id}
         rows = _typed(pages, self._spec)
         self._fence.check()
@@ -112,12 +152,20 @@ class SnapshotAppender:
                 f"snapshot {checkpoint_id} of stage {self._spec.name!r} is not in the log of "
                 f"{self._table!r} after its append returned"
             )
-        self._files.delete(staged)
 
     def _is_there(self, checkpoint_id: int) -> bool:
         """Whether an earlier driver appended the set; a set is one commit, so one row tells."""
         table = tables.read(self._spark, self._table)
         return not table.where(F.col("set_id") == checkpoint_id).isEmpty()
+
+
+def state_pages(pages: DataFrame, stage: str, checkpoint_id: int) -> DataFrame:
+    """Those of a micro-batch's pages that hold the snapshot of a stage."""
+    return pages.where(
+        (F.col("kind") == PageKind.STATE.value)
+        & (F.col("input") == stage)
+        & (F.col("checkpoint_id") == checkpoint_id)
+    )
 
 
 def _typed(pages: DataFrame, spec: StageSpec) -> DataFrame:

@@ -17,7 +17,7 @@ from reading import assert_same_rows, completed, facts, files_read, state_at
 from session import settings
 
 import absflow
-from absflow.spark import plan
+from absflow.spark import plan, snapshots
 from absflow.storage import tables
 
 pytestmark = pytest.mark.spark
@@ -101,10 +101,12 @@ def test_a_checkpoint_that_takes_too_long_expires_and_the_job_gives_up(
     assert files_read(completed(spark, root / "job")[-1], "left", "a") == 3
 
 
+@pytest.mark.parametrize("small", [snapshots.SMALL, 0], ids=["in the batch", "beside it"])
 def test_a_failed_history_append_aborts_its_checkpoint_only(
-    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any, small: int
 ) -> None:
     """SNAPSHOT_FAILED; the next one completes and its state is whole."""
+    monkeypatch.setattr(snapshots, "SMALL", small)
     append = tables.append_once
     failures = iter([True])
 
