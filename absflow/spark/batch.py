@@ -28,7 +28,6 @@ from functools import cache
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
@@ -107,7 +106,7 @@ class ChainBatches:
         """Run one micro-batch; called by Spark on the thread of the query."""
         try:
             self._run(frame, batch_id)
-        except Py4JJavaError as error:
+        except Exception as error:
             if is_stop(error):
                 raise StoppedError from None
             raise

@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
 
+from absflow.columnar.pages import PageKind
 from absflow.columnar.stage import StageSpec
 from absflow.errors import FencedError, ProtocolViolation
 from absflow.protocol import alignment
@@ -180,8 +182,7 @@ class StageReports:
     def _stage(self, pages: DataFrame, checkpoint_id: int) -> str:
         path = f"{self._staging}/{checkpoint_id}"
         self._fence.check()
-        state = snapshots.state_pages(pages, self.spec.name, checkpoint_id)
-        state.write.mode("overwrite").parquet(path)
+        self._state(pages, checkpoint_id).write.mode("overwrite").parquet(path)
         return path
 
     def append(self, pages: DataFrame, control: Control) -> dict[int, Event]:
@@ -193,14 +194,21 @@ class StageReports:
         return {n: self._append(pages, n) for n in control.changed}
 
     def _append(self, pages: DataFrame, checkpoint_id: int) -> Event:
-        state = snapshots.state_pages(pages, self.spec.name, checkpoint_id)
         try:
-            return self._appender.append(checkpoint_id, state)
+            return self._appender.append(checkpoint_id, self._state(pages, checkpoint_id))
         except Exception as error:
             # A snapshot that fails is no reason to stop the stream; who is told to stop must.
             if isinstance(error, FencedError) or is_stop(error):
                 raise
             return self._appender.failed(checkpoint_id, error)
+
+    def _state(self, pages: DataFrame, checkpoint_id: int) -> DataFrame:
+        """The pages that hold a snapshot of this stage."""
+        return pages.where(
+            (F.col("kind") == PageKind.STATE.value)
+            & (F.col("input") == self.spec.name)
+            & (F.col("checkpoint_id") == checkpoint_id)
+        )
 
     def save(self, batch_id: int, control: Control) -> None:
         """Make the alignment after the batch durable."""

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from absflow.columnar.pages import PAGE_SCHEMA, PageKind, decode, pages_of
+from absflow.columnar.pages import PAGE_SCHEMA, decode, pages_of
 from absflow.columnar.stage import StageSpec
 from absflow.columnar.state import DELETED, snapshot_schema
 from absflow.errors import StorageError
@@ -35,7 +35,7 @@ from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 
-__all__ = ["SMALL", "SnapshotAppender", "state_pages"]
+__all__ = ["SMALL", "SnapshotAppender"]
 
 _LOG = logging.getLogger(__name__)
 _POOL = "absflow-history"
@@ -157,15 +157,6 @@ class SnapshotAppender:
         """Whether an earlier driver appended the set; a set is one commit, so one row tells."""
         table = tables.read(self._spark, self._table)
         return not table.where(F.col("set_id") == checkpoint_id).isEmpty()
-
-
-def state_pages(pages: DataFrame, stage: str, checkpoint_id: int) -> DataFrame:
-    """Those of a micro-batch's pages that hold the snapshot of a stage."""
-    return pages.where(
-        (F.col("kind") == PageKind.STATE.value)
-        & (F.col("input") == stage)
-        & (F.col("checkpoint_id") == checkpoint_id)
-    )
 
 
 def _typed(pages: DataFrame, spec: StageSpec) -> DataFrame:
