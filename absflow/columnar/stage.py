@@ -1,8 +1,11 @@
-"""One key group of a stage in one micro-batch: pages in, pages out, state to state.
+"""The key groups of a stage in one micro-batch: pages in, pages out, state to state.
 
 This is the whole of a stage's work, without Spark: decode the pages, let the alignment machine
 decide, run the user's function over whole tables, encode. What the pages travel on (a shuffle, a
 channel, a direct edge) is not known here.
+
+Key groups know nothing of each other. Those of a range come to one call of Spark, because each of
+its calls costs as much as several small key groups.
 
 Order of work. The control rows of the batch are given to the alignment machine first; they are the
 same for every key group, so every key group comes to the same actions. For each snapshot n it then
@@ -35,7 +38,7 @@ from absflow.columnar.pages import (
 from absflow.columnar.process import Call, Process, call
 from absflow.columnar.restore import restored_state
 from absflow.columnar.state import KeyedState, snapshot_schema
-from absflow.columnar.stored import KeyGroupState, Shelf, load, store
+from absflow.columnar.stored import KeyGroupState, Shelf, in_range, load, of_range, store
 from absflow.errors import PageCorruptError
 from absflow.protocol import alignment
 from absflow.protocol.alignment import (
@@ -51,7 +54,7 @@ from absflow.protocol.alignment import (
     TakeSnapshot,
 )
 
-__all__ = ["Batch", "InputSpec", "Snapshot", "StageSpec", "run_key_group"]
+__all__ = ["Batch", "InputSpec", "Snapshot", "StageSpec", "run_key_group", "run_range"]
 
 _CONTROL = {PageKind.ABORT, PageKind.BARRIER, PageKind.END, PageKind.OVERTAKE}
 
@@ -177,6 +180,42 @@ class _Work:
             spec = self.spec
             self.decoded = load(self.stored, spec.keys, spec.state, self.shelf, what)
         return self.decoded
+
+
+def run_range(
+    spec: StageSpec,
+    batch: Batch,
+    pages: Mapping[int, Sequence[Page]],
+    stored: bytes,
+    shelf: Shelf | None = None,
+) -> tuple[list[Page], bytes]:
+    """Process one micro-batch of the key groups of a range, in their order.
+
+    Args:
+        spec: the stage.
+        batch: the micro-batch.
+        pages: the pages of each key group that has any.
+        stored: what the range kept (:func:`~absflow.columnar.stored.of_range`); empty at first.
+        shelf: where the files of a large state lie; None if all of it is kept inline.
+
+    Returns:
+        The pages that they emit, and what the range keeps: ``stored`` itself if nothing changed.
+
+    Raises:
+        PageCorruptError: a page, or what the range kept, does not decode.
+        ProcessError: the user's function failed.
+    """
+    states = in_range(stored, f"state of stage {spec.name!r}") if stored else {}
+    out: list[Page] = []
+    changed = False
+    for key_group in sorted(pages):
+        before = states.get(key_group, KeyGroupState())
+        emitted, kept = run_key_group(spec, key_group, batch, pages[key_group], before, shelf)
+        out += emitted
+        if kept is not before:
+            states[key_group] = kept
+            changed = True
+    return out, of_range(states) if changed else stored
 
 
 def run_key_group(

@@ -1,11 +1,12 @@
 """What a key group keeps between two micro-batches, and where.
 
-Spark hands all that a key group has kept to each batch that touches it, through a pickle, and takes
-it back and writes it whole if anything has changed. That is dear for a large state, so one that is
-larger than a limit lies in files beside Spark's state store, which has their names only: a *base*,
-and the *recent* rows since, if they are many (:class:`~absflow.columnar.state.KeyedState`). Both
-are merged into a new base once the recent rows are a quarter as many as those of the base, so that
-what a batch writes is in proportion to what it changes.
+Spark hands all that the key groups of a range have kept to each batch that touches one of them,
+through a pickle, and takes it back and writes it whole if anything has changed. That is dear for a
+large state, so one that is larger than a limit lies in files beside Spark's state store, which has
+their names only: a *base*, and the *recent* rows since, if they are many
+(:class:`~absflow.columnar.state.KeyedState`). Both are merged into a new base once the recent rows
+are a quarter as many as those of the base, so that what a batch writes is in proportion to what it
+changes.
 
 A file is written once, before the batch that names it is committed, and never changed. It is called
 after its key group, its batch and its checksum, so a batch that is run again writes the same file,
@@ -16,8 +17,8 @@ again that is older.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,9 +27,22 @@ import pyarrow as pa
 from absflow.columnar.pages import decode, encode, encoded
 from absflow.columnar.state import DELETED, KeyedState, state_schema
 
-__all__ = ["KeyGroupState", "Shelf", "load", "store"]
+__all__ = ["KeyGroupState", "Shelf", "in_range", "load", "of_range", "store"]
 
 _SHADOWS = pa.field("_shadows", pa.int64())
+_RANGE = pa.schema(
+    [
+        ("key_group", pa.int32()),
+        ("changed_epoch", pa.int64()),
+        ("live_keys", pa.int64()),
+        ("size", pa.int64()),
+        ("held", pa.large_binary()),
+        ("state", pa.large_binary()),
+        ("base", pa.string()),
+        ("recent", pa.string()),
+        ("stale", pa.string()),
+    ]
+)
 # A merge costs as much as the base, so it comes once for so many parts of it.
 _PARTS = 4
 
@@ -78,6 +92,24 @@ class KeyGroupState:
     base: str = ""
     recent: str = ""
     stale: str = ""
+
+
+def of_range(states: Mapping[int, KeyGroupState]) -> bytes:
+    """What the key groups of a range keep, by key group, as one payload."""
+    rows = [(key_group, *astuple(state)) for key_group, state in states.items()]
+    columns = zip(*rows, strict=True)
+    return encode(pa.record_batch(list(map(list, columns)), schema=_RANGE))
+
+
+def in_range(payload: bytes, what: str) -> dict[int, KeyGroupState]:
+    """The inverse of :func:`of_range`; ``what`` names the range in errors.
+
+    Raises:
+        PageCorruptError: the bytes are not what was kept.
+    """
+    columns = [column.to_pylist() for column in decode(payload, _RANGE, what).columns]
+    rows = zip(*columns, strict=True)
+    return {key_group: KeyGroupState(*state) for key_group, *state in rows}
 
 
 def load(

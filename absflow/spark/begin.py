@@ -31,7 +31,7 @@ from absflow.protocol.recovery import Origin, Restore
 from absflow.settings import Settings
 from absflow.spark.claim import Claim
 from absflow.spark.driver import CoordinatorDriver, Tables
-from absflow.spark.plan import ControlStart, JobSpec
+from absflow.spark.plan import ControlStart, JobSpec, choose_ranges
 from absflow.spark.publisher import published_by
 from absflow.spark.restore import RestorePlan, carry_out, plan_restore
 from absflow.storage import tables
@@ -53,6 +53,7 @@ class Begun:
         origin: what the attempt was restored from.
         control: from where its stages read the control tables.
         state_tables: name of the state history of each stage.
+        ranges: of each stage, the keys by which Spark knows its key-group ranges.
         coordinator: the coordinator as the facts have it.
         owed: what it must do before anything else.
         owed_publications: by on-checkpoint sink, what must be published before anything else.
@@ -65,6 +66,7 @@ class Begun:
     origin: Origin | None
     control: ControlStart
     state_tables: Mapping[str, str]
+    ranges: Mapping[str, Sequence[int]]
     coordinator: CoordinatorDriver
     owed: tuple[Action, ...]
     owed_publications: Mapping[str, Sequence[Publication]]
@@ -126,6 +128,12 @@ def _decide(
     started = _details(rows, start.attempt, AttemptFact.STARTED)
     if started is not None:
         check_unchanged(job.graph, started)
+        if not all("ranges" in stage for stage in started.values()):
+            raise GraphError(
+                f"attempt {start.attempt} was begun by an older absflow, which kept the state of "
+                "each key group by itself; restore from its last checkpoint "
+                "(spark.absflow.restore.from=latest)"
+            )
     return rows, start, planned
 
 
@@ -157,6 +165,7 @@ class _Beginning:
         """Claim, prepare, say READY."""
         started = _details(self._rows, self._attempt, AttemptFact.STARTED)
         state_tables = self._state_tables(started)
+        ranges = self._ranges(started)
         # A sink that cannot be used is refused before the claim: an attempt that was claimed and
         # never got ready rewinds the job, for the next start makes the same restore again.
         self._job.prepare_sinks(self._spark)
@@ -164,7 +173,7 @@ class _Beginning:
             self._claim.say(self._attempt, AttemptFact.DRIVER)
         else:
             described = {
-                name: {**stage, "table": state_tables[name]}
+                name: {**stage, "table": state_tables[name], "ranges": ranges[name]}
                 for name, stage in describe(self._job.graph).items()
             }
             source = str(self._planned.origin) if self._planned else None
@@ -173,7 +182,7 @@ class _Beginning:
         written = self._claim.tables(self._attempt)
         ready = _details(self._rows, self._attempt, AttemptFact.READY)
         if ready is None:
-            ready = self._prepare()
+            ready = self._prepare(ranges)
             self._claim.say(self._attempt, AttemptFact.READY, ready)
         origin = self._origin()
         state, owed = written.recover(
@@ -186,6 +195,7 @@ class _Beginning:
             origin=origin,
             control=ControlStart(*ready["control"]),
             state_tables=state_tables,
+            ranges=ranges,
             coordinator=CoordinatorDriver(written, state, tables.now_ms),
             owed=owed,
             owed_publications=self._owed_publications(ready, written),
@@ -230,14 +240,14 @@ class _Beginning:
             held[name] = upto if before.new else min(last, upto)
         return held
 
-    def _prepare(self) -> dict[str, Any]:
+    def _prepare(self, ranges: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         """What a new attempt needs; the details of its READY fact."""
         control = (self._layout.barriers, self._layout.overtakes)
         versions = [self._files.newest_version(path) for path in control]
         if isinstance(self._start, Restore) and self._planned is not None:
             for dead in self._start.discard:
                 self._files.delete(self._layout.work(dead))
-            carry_out(self._spark, self._files, self._job, self._layout, self._planned)
+            carry_out(self._spark, self._files, self._job, self._layout, self._planned, ranges)
         return {
             "control": versions,
             "full": self._planned is not None and self._planned.full,
@@ -266,6 +276,13 @@ class _Beginning:
             name: recovery.table_of(name, self._attempt, fits.get(name), before, used)
             for name in self._job.graph.stages
         }
+
+    def _ranges(self, started: Mapping[str, Any] | None) -> dict[str, Sequence[int]]:
+        """The keys of each stage's key-group ranges, as the attempt began with them."""
+        if started is not None:
+            return {name: stage["ranges"] for name, stage in started.items()}
+        chosen = choose_ranges(self._spark, self._job.settings.key_groups)
+        return dict.fromkeys(self._job.graph.stages, chosen)
 
     def _create_tables(self, state_tables: Mapping[str, str]) -> None:
         """Create up front what several writers or a reader will meet."""

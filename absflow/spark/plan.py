@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache, reduce
 from typing import Any
 
@@ -27,8 +28,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from absflow.columnar.pages import PAGE_SCHEMA, Packer, Page, PageKind
-from absflow.columnar.stage import Batch, InputSpec, StageSpec, run_key_group
-from absflow.columnar.stored import KeyGroupState
+from absflow.columnar.stage import Batch, InputSpec, StageSpec, run_range
 from absflow.errors import GraphError, ProtocolViolation
 from absflow.graph import Graph
 from absflow.protocol import alignment
@@ -47,6 +47,7 @@ __all__ = [
     "begins_in_batch_2",
     "chain_pages",
     "check_source",
+    "choose_ranges",
     "data_pages",
     "query_name",
     "restored_pages",
@@ -58,6 +59,7 @@ __all__ = [
 
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 _STARTING = threading.Lock()
+_RANGE = "key_group_range"
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
 PAGE_TYPE = from_arrow_schema(PAGE_SCHEMA)
@@ -74,10 +76,7 @@ _STATEFUL = {
     "TransformWithStateInPandas",
     "TransformWithStateInPySpark",
 }
-_STATE_DDL = (
-    "changed_epoch long, live_keys long, size long, held binary, state binary, "
-    "base string, recent string, stale string"
-)
+_STATE_DDL = "key_groups binary"
 
 
 def check_source(name: str, frame: DataFrame) -> None:
@@ -185,6 +184,7 @@ def chain_pages(
     layout: Layout,
     attempt: int,
     control: ControlStart,
+    ranges: Mapping[str, Sequence[int]],
     *,
     restored: bool,
 ) -> DataFrame:
@@ -197,10 +197,12 @@ def chain_pages(
         layout: where things lie.
         attempt: the job's attempt.
         control: where the attempt begins in the control tables.
+        ranges: of each stage, the keys by which Spark knows its key-group ranges
+            (:func:`choose_ranges`).
         restored: the attempt began with a checkpoint.
     """
     parts = _first_parts(spark, job, job.graph.stages[chain[0]], layout, attempt, control)
-    return _chained(spark, job, chain, layout, attempt, parts, restored=restored)
+    return _chained(spark, job, chain, layout, attempt, parts, ranges, restored=restored)
 
 
 def _first_parts(
@@ -236,6 +238,7 @@ def _chained(
     layout: Layout,
     attempt: int,
     parts: list[DataFrame],
+    ranges: Mapping[str, Sequence[int]],
     *,
     restored: bool,
 ) -> DataFrame:
@@ -247,7 +250,7 @@ def _chained(
         if restored:
             parts.append(_pages_in(spark, layout.restored(name, attempt)))
         files = _state_files(spark, job.settings, layout, name, attempt)
-        parts = [_stateful(parts, spec, files)]
+        parts = [_stateful(parts, spec, ranges[name], files)]
     (pages,) = parts
     return pages
 
@@ -262,6 +265,31 @@ def _over_edge(pages: DataFrame, spec: StageSpec) -> DataFrame:
         return packer.repack(batches, _batch_of(task), task.partitionId())
 
     return pages.mapInArrow(repack, PAGE_TYPE)
+
+
+def choose_ranges(spark: SparkSession, key_groups: int) -> list[int]:
+    """Keys by which Spark is to know the ranges of key groups of a stage that begins.
+
+    As in Flink (KeyGroupRange), key groups that follow each other are a range, and there is a range
+    for each task: Spark's call for a group costs about as much as a small key group's work. Spark
+    deals groups to partitions by a hash of their key; of 128 key groups in 64 partitions one would
+    have 6. So these keys are chosen such that each partition gets one.
+
+    Returns:
+        A key for each range, in the order of the key groups. They belong to the attempt, as Spark
+        keeps the number of shuffle partitions for as long: state is found by them.
+    """
+    partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
+    wanted = min(key_groups, partitions)
+    ranges: dict[int, int] = {}
+    candidates = 8 * partitions
+    while len(ranges) < wanted:
+        candidates *= 2
+        key = F.col("id").cast("int")
+        partition = F.pmod(F.hash(key), F.lit(partitions))
+        rows = spark.range(candidates).select(key, partition).collect()
+        ranges = {row[1]: row[0] for row in reversed(rows)}
+    return [ranges[partition] for partition in sorted(ranges)[:wanted]]
 
 
 def query_name(job: str, chain: Sequence[str]) -> str:
@@ -300,13 +328,18 @@ def begins_in_batch_2(spec: StageSpec) -> bool:
 
 
 def restored_pages(
-    spark: SparkSession, job: JobSpec, chain: Sequence[str], layout: Layout, attempt: int
+    spark: SparkSession,
+    job: JobSpec,
+    chain: Sequence[str],
+    layout: Layout,
+    attempt: int,
+    ranges: Mapping[str, Sequence[int]],
 ) -> DataFrame:
     """The chain's stream for the batch that restores its state: nothing in any other source."""
     first = job.graph.stages[chain[0]]
     others = len(first.inputs) + any(given.root for given in first.inputs) + 1
     parts = [_pages_in(spark, layout.nothing(attempt)) for _ in range(others)]
-    return _chained(spark, job, chain, layout, attempt, parts, restored=True)
+    return _chained(spark, job, chain, layout, attempt, parts, ranges, restored=True)
 
 
 def _state_files(
@@ -318,9 +351,14 @@ def _state_files(
     return StateFiles(local, settings.state_max_inline_bytes) if scheme == "file" else None
 
 
-def _stateful(parts: list[DataFrame], spec: StageSpec, files: StateFiles | None) -> DataFrame:
-    pages = reduce(DataFrame.union, parts)
-    return pages.groupBy("key_group").applyInPandasWithState(
+def _stateful(
+    parts: list[DataFrame], spec: StageSpec, ranges: Sequence[int], files: StateFiles | None
+) -> DataFrame:
+    # Pages of a stage before this one in the chain may be of key groups that this one has not.
+    place = f"least(key_group, {spec.key_groups - 1}) * {len(ranges)} div {spec.key_groups}"
+    key_group_range = F.array(*map(F.lit, ranges))[F.expr(f"int({place})")]
+    pages = reduce(DataFrame.union, parts).withColumn(_RANGE, key_group_range)
+    return pages.groupBy(_RANGE).applyInPandasWithState(
         _run(spec, files), PAGE_TYPE, _STATE_DDL, "append", GroupStateTimeout.NoTimeout
     )
 
@@ -418,10 +456,9 @@ def _run(
     columns, property_ = PAGE_SCHEMA.names, _alignment_property(spec.name)
 
     def run(
-        key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
+        _range: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
         settle()
-        key_group = int(key[0])
         task = _task()
         before, number = task.getLocalProperty(property_), _batch_of(task)
         if before is None:
@@ -429,16 +466,15 @@ def _run(
                 f"stage {spec.name!r} was run outside of its micro-batch; its frame belongs to "
                 "absflow and must not be used elsewhere"
             )
-        pages = [
-            Page.from_row(row)
-            for frame in frames
-            for row in frame[columns].itertuples(index=False, name=None)
-        ]
+        pages: dict[int, list[Page]] = defaultdict(list)
+        for frame in frames:
+            for row in zip(*(frame[name].tolist() for name in columns), strict=True):
+                pages[row[0]].append(Page.from_row(row))
         batch = Batch(number, state.getCurrentProcessingTimeMs(), alignment.from_json(before))
-        stored = KeyGroupState(*state.get) if state.exists else KeyGroupState()
-        out, kept = run_key_group(spec, key_group, batch, pages, stored, files)
+        (stored,) = state.get if state.exists else (b"",)
+        out, kept = run_range(spec, batch, pages, stored, files)
         if kept is not stored:
-            state.update(tuple(getattr(kept, field.name) for field in fields(kept)))
+            state.update((kept,))
         if out:
             yield pd.DataFrame([page.as_row() for page in out], columns=columns)
 

@@ -97,6 +97,7 @@ class ChainQuery:
             self._begun.layout,
             self._begun.attempt,
             self._begun.control,
+            self._begun.ranges,
             restored=self._begun.origin is not None,
         )
         checkpoint = self._begun.layout.spark_checkpoint(self.names[0], self._begun.attempt)

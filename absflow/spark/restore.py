@@ -337,6 +337,7 @@ def carry_out(
     job: JobSpec,
     layout: Layout,
     planned: RestorePlan,
+    ranges: Mapping[str, Sequence[int]],
 ) -> None:
     """Give the stages their state and positions, then put the sinks back.
 
@@ -347,7 +348,7 @@ def carry_out(
     files.make_directory(layout.nothing(planned.attempt))
     fits = {fit.stage: fit for fit in planned.stages}
     for chain in job.graph.chains:
-        _seed(spark, files, job, layout, planned, [fits[name] for name in chain])
+        _seed(spark, files, job, layout, planned, ranges, [fits[name] for name in chain])
     for name, sink in job.sinks.items():
         note: dict[str, Any] = {
             "job": job.graph.job,
@@ -366,6 +367,7 @@ def _seed(
     job: JobSpec,
     layout: Layout,
     planned: RestorePlan,
+    ranges: Mapping[str, Sequence[int]],
     fits: Sequence[StageFit],
 ) -> None:
     """Run batch 0 of a chain's query on the restored state, then set its positions."""
@@ -378,7 +380,7 @@ def _seed(
     specs = [job.graph.stages[name] for name in chain]
     restored = _Restored(specs, planned.origin.checkpoint_id)
     query = start_query(
-        restored_pages(spark, job, chain, layout, planned.attempt)
+        restored_pages(spark, job, chain, layout, planned.attempt, ranges)
         .writeStream.foreachBatch(restored)
         .queryName(f"{query_name(job.graph.job, chain)}/restore")
         .outputMode("append")

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import random
+from collections import defaultdict
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
@@ -18,9 +19,9 @@ from absflow.columnar import stored as stored_module
 from absflow.columnar.keys import key_groups
 from absflow.columnar.pages import Packer, Page, PageKind, channel_schema, decode, encode, pages_of
 from absflow.columnar.process import Result
-from absflow.columnar.stage import Batch, InputSpec, StageSpec, run_key_group
+from absflow.columnar.stage import Batch, InputSpec, StageSpec, run_key_group, run_range
 from absflow.columnar.state import DELETED, snapshot_schema, state_schema
-from absflow.columnar.stored import KeyGroupState, load
+from absflow.columnar.stored import KeyGroupState, in_range, load
 from absflow.errors import PageCorruptError, ProcessError, ProtocolViolation
 from absflow.protocol import alignment
 from absflow.protocol.alignment import AbortArrived, Barrier, BarrierArrived, InputEnded
@@ -748,6 +749,58 @@ def test_a_replay_gives_the_same_bytes():
     assert len(set(numbers)) == len(numbers) == 3
     other = run_key_group(spec, 0, dataclasses.replace(batch, batch_id=8), found, KeyGroupState())
     assert rows_out(other[0]) != rows_out(first[0])
+
+
+# -- ranges --------------------------------------------------------------------------------------
+
+
+def test_a_range_gives_what_its_key_groups_give():
+    """In the order of the key groups, whoever of them has pages; what the others keep stays."""
+    spec = stage([True], key_groups=4)
+    rows = [(str(n), f"a{n}") for n in range(20)]
+    runners = [Runner(spec, key_group) for key_group in range(4)]
+    kept, batches = b"", [rows, rows[:1], [], rows[3:5], rows]
+    for number, due in enumerate(batches):
+        by_group = defaultdict(list)
+        for page in pages(spec, "a", due):
+            by_group[page.key_group].append(page)
+        if not due:
+            by_group = {n: [dataclasses.replace(barrier("a", 1), key_group=n)] for n in range(4)}
+        batch = Batch(number, 1000 * number, runners[0].align)
+        alone = [page for n in sorted(by_group) for page in runners[n].run(*by_group[n])]
+        for runner in runners:
+            runner.batch_id = number + 1
+            runner.align = runners[0].align
+        out, kept = run_range(spec, batch, by_group, kept)
+        assert out == alone
+        assert in_range(kept, "range") == {
+            n: runner.stored for n, runner in enumerate(runners) if runner.stored.live_keys
+        }
+    assert len(in_range(kept, "range")) > 1
+
+
+def test_a_range_that_nothing_changes_is_not_written():
+    """Spark would write all of it, and pickle it before."""
+    spec = stage([True], key_groups=2)
+    batch = Batch(0, 0, alignment.start("a"))
+    found = {page.key_group: [page] for page in pages(spec, "a", [("x", "a1")])}
+    _, kept = run_range(spec, batch, found, b"")
+    report = {page.key_group: [barrier("a", 1)] for pages in found.values() for page in pages}
+    out, again = run_range(spec, dataclasses.replace(batch, batch_id=1), report, kept)
+    assert [page.kind.name for page in out] == ["STATE", "BARRIER", "REPORT"]
+    assert again is kept
+
+
+def test_what_a_range_keeps_is_checked():
+    """A flipped bit is an error, not another state."""
+    spec = stage([True])
+    batch = Batch(0, 0, alignment.start("a"))
+    found = {0: pages(spec, "a", [("x", "a1")])}
+    _, kept = run_range(spec, batch, found, b"")
+    damaged = bytearray(kept)
+    damaged[len(damaged) // 2] ^= 1
+    with pytest.raises(PageCorruptError, match="state of stage 'legs'"):
+        run_range(spec, batch, found, bytes(damaged))
 
 
 # -- forwarding ----------------------------------------------------------------------------------
