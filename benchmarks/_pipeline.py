@@ -18,7 +18,7 @@ import absflow
 
 COLUMNS = "k long, g long, v long"
 GROUPS = 1_000
-WARM_S = 15
+WARM_S = 10
 
 
 def add(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:

@@ -1,32 +1,43 @@
 """What checkpoints cost a saturated stage: the same job with none, and with one every so often.
 
 ``python benchmarks/checkpoint_overhead.py [--runs N] [--seconds S] [--write]``. A running sum over
-100,000 uniform keys, 50,000 rows a micro-batch, on the cores of this machine. A run is rows per
-second over so many seconds of a job that has warmed up; the intervals take turns. Prints medians,
-and the ratio to the job without checkpoints; with ``--write`` the figures go to ``docs/figures``.
-They are for this machine and this run only.
+100,000 uniform keys, 50,000 rows a micro-batch, on the cores of this machine. A run is so many
+seconds of a job that has warmed up; the intervals take turns. Two things are measured:
+
+- rows per second of the whole run, and the ratio to the job without checkpoints. It contains all
+  that checkpoints cost, and how the machine differs from one run to the next, which is more;
+- within a run, what micro-batches took longer while a checkpoint was on its way, from its trigger
+  to its completion, than the others of that run: as a share of the run's time.
+
+Prints medians; with ``--write`` the figures go to ``docs/figures``. They are for this machine and
+this run only.
 """
 
 from __future__ import annotations
 
+import itertools
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from _pipeline import commits
 from _results import Results, arguments
 from _running_sum import configure, session, sums
 from pyspark.sql import SparkSession
+
+import absflow
 
 KEYS, ROWS, FILES, WARM_S = 100_000, 50_000, 400, 15
 NONE = "no checkpoint"
 INTERVALS = {NONE: "1h", "every 60 s": "60s", "every 10 s": "10s", "every 3 s": "3s"}
 
 
-def measure(spark: SparkSession, source: Path, interval: str, seconds: float) -> tuple[float, int]:
-    """Rows per second, and checkpoints completed, in the time that is measured."""
+def measure(
+    spark: SparkSession, source: Path, interval: str, seconds: float
+) -> tuple[float, float, int]:
+    """Rows per second; the share of the time that checkpoints took, in %; how many there were."""
     with tempfile.TemporaryDirectory() as root:
         configure(
             spark,
@@ -35,12 +46,28 @@ def measure(spark: SparkSession, source: Path, interval: str, seconds: float) ->
         reader = spark.readStream.schema("k long, v long").option("maxFilesPerTrigger", 1)
         run = sums("overhead", spark, reader.parquet(str(source)), f"{root}/out").start()
         run.await_termination(timeout=WARM_S)
-        before, since = run.progress(), time.monotonic()
+        before = len(commits(Path(root) / "out"))
         run.await_termination(timeout=seconds)
-        after, took = run.progress(), time.monotonic() - since
         run.stop()
-    rows_read = after.stages["sums"].total_rows - before.stages["sums"].total_rows
-    return rows_read / took, after.completed - before.completed
+        made = commits(Path(root) / "out")[before - 1 :]
+        found = absflow.history(spark, f"{root}/job").checkpoints().where("status = 'COMPLETED'")
+        times = "double(triggered_at) AS since", "double(ended_at) AS until"
+        pending = [tuple(row) for row in found.selectExpr(*times).collect()]
+    took = made[-1][0] - made[0][0]
+    pending = [(since, until) for since, until in pending if made[0][0] < since < made[-1][0]]
+    lost = _lost(made, pending)
+    return sum(rows for _, rows in made[1:]) / took, 100 * lost / took, len(pending)
+
+
+def _lost(made: list[tuple[float, int]], pending: list[tuple[float, float]]) -> float:
+    """What commits took longer that came while a checkpoint was pending, s in all."""
+    steps = [
+        (at - before, rows, any(since < at and until > before for since, until in pending))
+        for (before, _), (at, rows) in itertools.pairwise(made)
+    ]
+    calm = [(took, rows) for took, rows, meets in steps if not meets]
+    pace = sum(took for took, _ in calm) / sum(rows for _, rows in calm)
+    return sum(took - rows * pace for took, rows, meets in steps if meets)
 
 
 def main(runs: int, seconds: float, write: bool) -> None:
@@ -48,6 +75,7 @@ def main(runs: int, seconds: float, write: bool) -> None:
     random = np.random.default_rng(1)
     case = f"{KEYS:,} keys, {seconds:g} s a run"
     results = Results("overhead", "rows/s", (NONE,), {case: {name: [] for name in INTERVALS}})
+    shares = Results("overhead_share", "% of the time", (), {case: {}})
     with tempfile.TemporaryDirectory() as folder:
         for number in range(FILES):
             table = {"k": random.integers(0, KEYS, ROWS), "v": random.integers(0, 9, ROWS)}
@@ -56,13 +84,17 @@ def main(runs: int, seconds: float, write: bool) -> None:
         measure(spark, Path(folder), INTERVALS[NONE], 60)  # a JVM compiles for long
         for _ in range(runs):
             for name, interval in INTERVALS.items():
-                speed, completed = measure(spark, Path(folder), interval, seconds)
+                speed, share, completed = measure(spark, Path(folder), interval, seconds)
                 results.runs[case][name].append(speed)
-                print(f"{name:<14} {speed:>9,.0f} rows/s, {completed} completed", flush=True)
+                if name != NONE:
+                    shares.runs[case].setdefault(name, []).append(share)
+                told = f"{speed:>9,.0f} rows/s, {completed} completed, {share:.1f} %"
+                print(f"{name:<14} {told}", flush=True)
         spark.stop()
-    results.show(case)
-    if write:
-        results.write()
+    for measured in (results, shares):
+        measured.show(case)
+        if write:
+            measured.write()
 
 
 if __name__ == "__main__":

@@ -60,11 +60,14 @@ def send(spark: SparkSession, servers: str, *topics: str, first: int, last: int)
     rows = spark.range(first, last).select(
         "id", F.concat(F.lit("k"), F.col("id") % 23).alias("k"), (F.col("id") % 91 - 40).alias("v")
     )
-    rows.select(
+    sent = rows.select(
         F.get(by_topic, (F.col("id") % len(topics)).cast("int")).alias("topic"),
         (F.floor(F.col("id") / len(topics)) % PARTITIONS).cast("int").alias("partition"),
         F.to_json(F.struct("*")).alias("value"),
-    ).write.format("kafka").option("kafka.bootstrap.servers", servers).save()
+    ).write.format("kafka")
+    # Of several on their way, of which one timed out, a broker may refuse every retry.
+    sent = sent.option("kafka.max.in.flight.requests.per.connection", "1")
+    sent.option("kafka.bootstrap.servers", servers).save()
 
 
 def decoded(frame: DataFrame, *beside: str) -> DataFrame:
