@@ -76,7 +76,12 @@ def throughput(run: absflow.Run, sink: Path, seconds: float) -> float:
     """Rows that come to the sink in a second, from commit to commit."""
     before = len(commits(sink))
     run.await_termination(timeout=seconds)
-    (since, _), *rest = commits(sink)[before:]
+    return speed(commits(sink)[before:])
+
+
+def speed(made: list[tuple[float, int]]) -> float:
+    """Rows per second of such commits, from the first to the last."""
+    (since, _), *rest = made
     return sum(rows for _, rows in rest) / (rest[-1][0] - since)
 
 

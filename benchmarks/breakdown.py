@@ -26,11 +26,10 @@ from _results import Results, arguments
 from _running_sum import add, configure, session
 from _workloads import WORKLOADS
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 import absflow
-from absflow.spark.plan import PAGE_TYPE, choose_ranges, data_pages
+from absflow.spark.plan import PAGE_TYPE, by_range, choose_ranges, data_pages
 
 PHASES = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets")
 WARM = 60
@@ -174,10 +173,9 @@ def limits(spark: SparkSession, source: Path, runs: int) -> Times:
             pass
         return iter(())
 
-    first, second = choose_ranges(spark, 2)
-    key_group_range = F.when(F.col("key_group") % 2 == 0, first).otherwise(second)
-    pages = pages.withColumn("key_group_range", key_group_range)
-    empty = pages.groupBy("key_group_range").applyInPandasWithState(
+    key_groups = declared.key_groups
+    grouped = by_range(pages, key_groups, choose_ranges(spark, key_groups))
+    empty = grouped.applyInPandasWithState(
         nothing, PAGE_TYPE, "n long", "append", GroupStateTimeout.NoTimeout
     )
     with tempfile.TemporaryDirectory() as root:

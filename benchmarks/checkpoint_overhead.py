@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _pipeline import commits
+from _pipeline import commits, speed
 from _results import Results, arguments
 from _running_sum import configure, session, sums
 from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ def measure(
     took = made[-1][0] - made[0][0]
     pending = [(since, until) for since, until in pending if made[0][0] < since < made[-1][0]]
     lost = _lost(made, pending)
-    return sum(rows for _, rows in made[1:]) / took, 100 * lost / took, len(pending)
+    return speed(made), 100 * lost / took, len(pending)
 
 
 def _lost(made: list[tuple[float, int]], pending: list[tuple[float, float]]) -> float:
@@ -84,11 +84,11 @@ def main(runs: int, seconds: float, write: bool) -> None:
         measure(spark, Path(folder), INTERVALS[NONE], 60)  # a JVM compiles for long
         for _ in range(runs):
             for name, interval in INTERVALS.items():
-                speed, share, completed = measure(spark, Path(folder), interval, seconds)
-                results.runs[case][name].append(speed)
+                pace, share, completed = measure(spark, Path(folder), interval, seconds)
+                results.runs[case][name].append(pace)
                 if name != NONE:
                     shares.runs[case].setdefault(name, []).append(share)
-                told = f"{speed:>9,.0f} rows/s, {completed} completed, {share:.1f} %"
+                told = f"{pace:>9,.0f} rows/s, {completed} completed, {share:.1f} %"
                 print(f"{name:<14} {told}", flush=True)
         spark.stop()
     for measured in (results, shares):

@@ -20,7 +20,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
@@ -45,6 +45,7 @@ __all__ = [
     "ControlStart",
     "JobSpec",
     "begins_in_batch_2",
+    "by_range",
     "chain_pages",
     "check_source",
     "choose_ranges",
@@ -292,6 +293,14 @@ def choose_ranges(spark: SparkSession, key_groups: int) -> list[int]:
     return [ranges[partition] for partition in sorted(ranges)[:wanted]]
 
 
+def by_range(pages: DataFrame, key_groups: int, ranges: Sequence[int]) -> GroupedData:
+    """The pages of so many key groups, by their range; ``ranges`` is of :func:`choose_ranges`."""
+    # Pages of a stage before this one in the chain may be of key groups that this one has not.
+    place = f"least(key_group, {key_groups - 1}) * {len(ranges)} div {key_groups}"
+    key_group_range = F.array(*map(F.lit, ranges))[F.expr(f"int({place})")]
+    return pages.withColumn(_RANGE, key_group_range).groupBy(_RANGE)
+
+
 def query_name(job: str, chain: Sequence[str]) -> str:
     """The name of a chain's query, as Spark's progress has it."""
     return f"{job}/{'+'.join(chain)}"
@@ -354,11 +363,8 @@ def _state_files(
 def _stateful(
     parts: list[DataFrame], spec: StageSpec, ranges: Sequence[int], files: StateFiles | None
 ) -> DataFrame:
-    # Pages of a stage before this one in the chain may be of key groups that this one has not.
-    place = f"least(key_group, {spec.key_groups - 1}) * {len(ranges)} div {spec.key_groups}"
-    key_group_range = F.array(*map(F.lit, ranges))[F.expr(f"int({place})")]
-    pages = reduce(DataFrame.union, parts).withColumn(_RANGE, key_group_range)
-    return pages.groupBy(_RANGE).applyInPandasWithState(
+    pages = reduce(DataFrame.union, parts)
+    return by_range(pages, spec.key_groups, ranges).applyInPandasWithState(
         _run(spec, files), PAGE_TYPE, _STATE_DDL, "append", GroupStateTimeout.NoTimeout
     )
 

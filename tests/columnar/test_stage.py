@@ -785,8 +785,8 @@ def test_a_range_that_nothing_changes_is_not_written():
     batch = Batch(0, 0, alignment.start("a"))
     found = {page.key_group: [page] for page in pages(spec, "a", [("x", "a1")])}
     _, kept = run_range(spec, batch, found, b"")
-    report = {page.key_group: [barrier("a", 1)] for pages in found.values() for page in pages}
-    out, again = run_range(spec, dataclasses.replace(batch, batch_id=1), report, kept)
+    barriers = {key_group: [barrier("a", 1)] for key_group in found}
+    out, again = run_range(spec, dataclasses.replace(batch, batch_id=1), barriers, kept)
     assert [page.kind.name for page in out] == ["STATE", "BARRIER", "REPORT"]
     assert again is kept
 

@@ -28,6 +28,13 @@ def spark_conf(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]
             spark.conf.unset(key) if value is None else spark.conf.set(key, value)
 
 
+@contextmanager
+def shuffle_partitions(spark: SparkSession, count: int) -> Iterator[None]:
+    """So many of them for the time of a block."""
+    with spark_conf(spark, {"spark.sql.shuffle.partitions": str(count)}):
+        yield
+
+
 def builder() -> SparkSession.Builder:
     """The conf of every session that the tests start, also in other processes."""
     conf = {

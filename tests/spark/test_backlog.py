@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from diamond import (
 )
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, facts, files_read, stage_of, state_at
-from session import settings
+from session import settings, shuffle_partitions
 
 import absflow
 from absflow.cli.reader import Reader
@@ -80,15 +79,6 @@ def root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_source(root / "a", files=FILES, rows=150, seed=5)
     run(spark, root, checkpoint__mode="unaligned")
     return root
-
-
-@pytest.fixture
-def partitions(spark: SparkSession) -> Iterator[None]:
-    """Three shuffle partitions."""
-    before = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", "3")
-    yield
-    spark.conf.set("spark.sql.shuffle.partitions", before)
 
 
 def in_flight(spark: SparkSession, root: Path, row: dict[str, Any]) -> pd.DataFrame:
@@ -215,9 +205,7 @@ def test_a_stage_that_holds_too_much_overtakes(spark: SparkSession, tmp_path: Pa
     assert not any(row["reason"] == "HELD_TOO_MUCH" for row in facts(spark, tmp_path / "job"))
 
 
-def test_rows_in_flight_are_restored_once(
-    spark: SparkSession, root: Path, partitions: None
-) -> None:
+def test_rows_in_flight_are_restored_once(spark: SparkSession, root: Path) -> None:
     """In another shape, first as a fork whose edge is direct, then in place over the channel.
 
     Spark's own checkpoints are gone.
@@ -233,9 +221,11 @@ def test_rows_in_flight_are_restored_once(
     shutil.rmtree(root / "job" / "work")
     fork = root / "fork"
     origin = f"{root / 'job'}#{number}"
-    run(spark, root, fork, restore__from=origin, key_groups="7", edges="direct")
+    with shuffle_partitions(spark, 3):
+        run(spark, root, fork, restore__from=origin, key_groups="7", edges="direct")
     due = expected(root, FILES)
     history = absflow.history(spark, str(fork / "job"))
     assert_same_rows(history.state("tally").toPandas(), due["tally"], ["g"])
-    run(spark, root, restore__from=str(number), key_groups="5")
+    with shuffle_partitions(spark, 3):
+        run(spark, root, restore__from=str(number), key_groups="5")
     check(spark, root, root / "sink")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,31 +11,19 @@ from delta.tables import DeltaTable
 from diamond import write_source
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from session import settings
+from session import settings, shuffle_partitions
 
 from absflow.errors import GraphError
 from absflow.spark.plan import choose_ranges
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
-PARTITIONS = "spark.sql.shuffle.partitions"
-
-
-@pytest.fixture
-def partitions(spark: SparkSession) -> Iterator[None]:
-    """Puts the number of shuffle partitions back."""
-    before = spark.conf.get(PARTITIONS)
-    yield
-    spark.conf.set(PARTITIONS, before)
-
 
 @pytest.mark.parametrize(("key_groups", "count"), [(128, 1), (128, 7), (16, 16), (3, 8)])
-def test_each_partition_gets_one_range(
-    spark: SparkSession, partitions: None, key_groups: int, count: int
-) -> None:
+def test_each_partition_gets_one_range(spark: SparkSession, key_groups: int, count: int) -> None:
     """As Spark deals their keys; with fewer key groups than partitions each is a range."""
-    spark.conf.set(PARTITIONS, str(count))
-    ranges = choose_ranges(spark, key_groups)
+    with shuffle_partitions(spark, count):
+        ranges = choose_ranges(spark, key_groups)
     assert len(ranges) == min(key_groups, count)
     keys = spark.createDataFrame([(key,) for key in ranges], "key int")
     dealt = keys.repartition(count, "key").groupBy(F.spark_partition_id()).count().collect()
@@ -51,7 +38,7 @@ def started(spark: SparkSession, root: Path) -> dict[str, dict[str, object]]:
 
 
 def test_an_attempt_goes_on_with_the_ranges_it_began_with(
-    spark: SparkSession, tmp_path: Path, partitions: None
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     """Spark keeps the number of shuffle partitions of a query; so do they, whatever conf says."""
     write_source(tmp_path / "given", files=4, rows=200, seed=3)
@@ -59,14 +46,14 @@ def test_an_attempt_goes_on_with_the_ranges_it_began_with(
     files = sorted((tmp_path / "given").iterdir())
     for file in files[:2]:
         file.rename(tmp_path / "a" / file.name)
-    spark.conf.set(PARTITIONS, "2")
-    run(spark, tmp_path, key_groups="9")
+    with shuffle_partitions(spark, 2):
+        run(spark, tmp_path, key_groups="9")
     began = started(spark, tmp_path)
     assert {len(stage["ranges"]) for stage in began.values()} == {2}  # type: ignore[arg-type]
     for file in files[2:]:
         file.rename(tmp_path / "a" / file.name)
-    spark.conf.set(PARTITIONS, "5")
-    finished = run(spark, tmp_path, key_groups="9")
+    with shuffle_partitions(spark, 5):
+        finished = run(spark, tmp_path, key_groups="9")
     check(spark, tmp_path, finished, 4)
     assert started(spark, tmp_path) == began
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -13,14 +13,13 @@ from chain import chain, check, conf, expected, run
 from diamond import OUTPUT, ROWS, STATE, expected_state, read_source, to_group, write_source
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, durable_files, files_read, stage_of
-from session import settings
+from session import settings, shuffle_partitions
 
 import absflow
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 FILES = 5
-PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +32,6 @@ def root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
-def partitions(spark: SparkSession) -> Iterator[None]:
-    """Puts the number of shuffle partitions back."""
-    before = spark.conf.get(PARTITIONS)
-    yield
-    spark.conf.set(PARTITIONS, before)
-
-
 def flip_a_byte(folder: Path) -> None:
     """Damage the newest state file of Spark's own checkpoint."""
     newest = sorted(folder.rglob("state/0/*/*.delta"), key=lambda p: p.stat().st_mtime)[-1]
@@ -49,9 +40,7 @@ def flip_a_byte(folder: Path) -> None:
     newest.write_bytes(data)
 
 
-def test_every_checkpoint_gives_the_golden_result(
-    spark: SparkSession, root: Path, partitions: None
-) -> None:
+def test_every_checkpoint_gives_the_golden_result(spark: SparkSession, root: Path) -> None:
     """Each checkpoint in turn, in another shape, with Spark's own checkpoints damaged or gone.
 
     The stages are joined by a channel and by a direct edge in turn.
@@ -59,18 +48,17 @@ def test_every_checkpoint_gives_the_golden_result(
     From the newest to the oldest; `latest` then means what has come of the oldest.
     """
     ids = [row["checkpoint_id"] for row in completed(spark, root / "job")]
-    shapes = [("4", "2"), ("7", "3"), ("1", "1"), ("200", "7")]
+    shapes = [("4", 2), ("7", 3), ("1", 1), ("200", 7)]
     for number, checkpoint_id in enumerate(reversed(ids)):
         if number % 2:
             shutil.rmtree(root / "job" / "work")
         else:
             flip_a_byte(root / "job" / "work")
         groups, parts = shapes[number % len(shapes)]
-        spark.conf.set(PARTITIONS, parts)
         edges = "channel" if number % 2 else "direct"
-        finished = run(
-            spark, root, restore__from=str(checkpoint_id), key_groups=groups, edges=edges
-        )
+        shape = {"key_groups": groups, "edges": edges}
+        with shuffle_partitions(spark, parts):
+            finished = run(spark, root, restore__from=str(checkpoint_id), **shape)
         check(spark, root, finished, FILES)
         rows = completed(spark, root / "job")
         first = next(r for r in rows if r["checkpoint_id"] > checkpoint_id and r["attempt"] > 1)

@@ -28,7 +28,7 @@ from every_source import (
 from kafka_topics import PARTITIONS, delete_before
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, durable_files, stage_of, state_at
-from session import settings
+from session import settings, shuffle_partitions
 
 import absflow
 
@@ -129,15 +129,10 @@ def last(spark: SparkSession, kafka: str, root: Path, middle: dict[str, Any]) ->
     forget_what_was_read(spark, kafka, root, middle)
     more = {"checkpoint.interval": "1h", "key-groups": "5", "storage.path": str(root / "job")}
     more["restore.from"] = str(middle["checkpoint_id"])
-    before = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", "3")
-    try:
-        with settings(spark, more):
-            run = job_of(spark, kafka, root, bounded=True).start()
-            wait_for_rows(run, root / "sink", ALL)
-            run.stop(savepoint=True, drain=True)
-    finally:
-        spark.conf.set("spark.sql.shuffle.partitions", before)
+    with settings(spark, more), shuffle_partitions(spark, 3):
+        run = job_of(spark, kafka, root, bounded=True).start()
+        wait_for_rows(run, root / "sink", ALL)
+        run.stop(savepoint=True, drain=True)
     return completed(spark, root / "job")[-1]
 
 
