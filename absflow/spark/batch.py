@@ -273,11 +273,11 @@ class ChainBatches:
             return 0
         control = [Page.from_row(row) for row in rows]
         table = control_rows(control, self._last.spec.output, batch_id)
-        frame = pages.sparkSession.createDataFrame(table).coalesce(1)
+        told = tables.DriverRows(pages.sparkSession, table)
         words = [f"{page.kind.value.lower()} {page.checkpoint_id}" for page in control]
         note = {"rows": ", ".join(words), "stage": self._last.spec.name, "batch": batch_id}
         self._fence.check()
-        tables.append_once(frame, self._channel, self._channel_app, 2 * batch_id + 1, note)
+        tables.append_once(told, self._channel, self._channel_app, 2 * batch_id + 1, note)
         return tables.now_ms() - started
 
     @property

@@ -72,6 +72,17 @@ class Files:
         except Py4JError as error:
             raise _storage_error("write", path, error) from error
 
+    def create(self, path: str, data: bytes) -> None:
+        """Write a file that nobody has a name for yet."""
+        try:
+            stream = self._fs(path).create(self._path(path), False)
+            try:
+                stream.write(bytearray(data))
+            finally:
+                stream.close()
+        except Py4JError as error:
+            raise _storage_error("write", path, error) from error
+
     def exists(self, path: str) -> bool:
         """Whether there is a file or directory."""
         try:

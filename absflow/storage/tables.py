@@ -31,7 +31,7 @@ from absflow.storage.delta_log import LogTail
 from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.session import conf_set
-from absflow.storage.transactions import append_once
+from absflow.storage.transactions import DriverRows, append_once
 
 __all__ = [
     "ATTEMPTS",
@@ -42,6 +42,7 @@ __all__ = [
     "JOB_PROPERTIES",
     "OVERTAKES",
     "REFUSED",
+    "DriverRows",
     "DriverTable",
     "append_once",
     "channel_columns",
@@ -338,10 +339,10 @@ class DriverTable:
         self._written += 1
         version = (self._incarnation << 32) + self._written
         table = pa.Table.from_pylist(rows, schema=self._schema)
-        frame = self._spark.createDataFrame(table).coalesce(1)
+        facts = DriverRows(self._spark, table)
         try:
             note = {"incarnation": self._incarnation}
-            append_once(frame, self._path, self._app_id, version, note, if_empty=True)
+            append_once(facts, self._path, self._app_id, version, note, if_empty=True)
         except (PySparkException, Py4JError) as error:
             raise StorageError(f"could not append to {self._path!r}: {error}") from error
         commits = self._log.advance()

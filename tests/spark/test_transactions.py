@@ -5,20 +5,27 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
+from deltalake import DeltaTable as DeltaLake
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from absflow.storage import transactions
+from absflow.errors import StorageError
+from absflow.storage import tables, transactions
 from absflow.storage.delta_log import log_file, newest_version, parse_commit
-from absflow.storage.transactions import append_once
+from absflow.storage.files import Files
+from absflow.storage.transactions import DriverRows, append_once
 
 pytestmark = pytest.mark.spark
+
+SCHEMA = pa.schema([("n", pa.int64()), ("p", pa.int64())])
 
 
 @pytest.fixture
@@ -37,6 +44,13 @@ def create(spark: SparkSession, path: str) -> None:
 
 def rows(spark: SparkSession, count: int = 10) -> DataFrame:
     return spark.range(count).selectExpr("id AS n", "id % 2 AS p").coalesce(1)
+
+
+def driver_rows(spark: SparkSession, count: int = 10) -> DriverRows:
+    """The same rows in the driver's memory."""
+    numbers = list(range(count))
+    columns = {"n": numbers, "p": [n % 2 for n in numbers]}
+    return DriverRows(spark, pa.table(columns, schema=SCHEMA))
 
 
 def commits(table: str) -> int:
@@ -61,6 +75,55 @@ def test_what_is_written_is_what_delta_would_write(spark: SparkSession, table: s
     there = spark.read.format("delta").load(table)
     assert there.count() == 14
     assert {path.name for path in Path(table).glob("p=*")} == {"p=0", "p=1"}
+
+
+def test_rows_of_the_driver_are_the_same_to_a_reader(spark: SparkSession, table: str) -> None:
+    """Appended once, to each partition, without a Spark job; beside Delta's own."""
+    append_once(rows(spark), table, "job/a", 0, {})
+    spark.sparkContext.setJobGroup("driver rows", "none is expected")
+    append_once(driver_rows(spark), table, "job/a", 1, {"batch": 1})
+    append_once(driver_rows(spark), table, "job/a", 1, {"batch": 1})
+    append_once(driver_rows(spark, 0), table, "job/a", 2, {})
+    ran = spark.sparkContext.statusTracker().getJobIdsForGroup("driver rows")
+    spark.sparkContext.setJobGroup("", "")
+    assert ran == []
+    commit = parse_commit(2, Path(log_file(table, 2)).read_text())
+    assert (commit.transactions, commit.note) == ({"job/a": 1}, {"batch": 1})
+    assert (commit.operation, commit.changes_data) == ("WRITE", True)
+    assert commits(table) == 2
+    there = spark.read.format("delta").load(table)
+    assert sorted(there.collect()) == sorted(rows(spark).union(rows(spark)).collect())
+    assert there.where("p = 1").count() == 10
+    append_once(driver_rows(spark, 0), table, "job/a", 2, {}, if_empty=True)
+    append_once(driver_rows(spark, 0), table, "job/a", 2, {}, if_empty=True)
+    assert commits(table) == 3
+
+
+def test_any_reader_has_null_for_what_the_driver_does_not_say(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark and delta-rs; a column of nulls is in no file, also if Parquet lacks its type."""
+    path = str(tmp_path / "table")
+    schema = pa.schema(
+        [
+            ("n", pa.int64()),
+            ("at", pa.timestamp("us", tz="UTC")),
+            ("names", pa.map_(pa.string(), pa.string())),
+            ("parts", pa.list_(pa.struct([("stage", pa.string()), ("ids", pa.list_(pa.int64()))]))),
+            ("nothing", pa.decimal128(9, 2)),
+        ]
+    )
+    given = {
+        "n": 1,
+        "at": datetime(2026, 1, 1, 12, tzinfo=timezone.utc),
+        "names": [("a", "b")],
+        "parts": [{"stage": "s", "ids": [1, 2]}],
+        "nothing": None,
+    }
+    tables.create(spark, path, schema)
+    append_once(DriverRows(spark, pa.Table.from_pylist([given], schema)), path, "job/a", 1, {})
+    assert spark.read.format("delta").load(path).toArrow().to_pylist() == [given]
+    assert pa.table(DeltaLake(path).to_pyarrow_table()).to_pylist() == [given]
 
 
 @pytest.mark.parametrize("writes", [1, 2, 3, 4, 7])
@@ -171,6 +234,23 @@ def test_of_two_writers_at_once_one_commits(spark: SparkSession, table: str) -> 
     assert ["ConcurrentTransaction" in str(error) for error in errors] == [True]
 
 
+def test_rows_of_the_driver_conflict_as_well(
+    spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer commits the same transaction while their file is written."""
+    write = Files.create
+
+    def late(files: Files, path: str, data: bytes) -> None:
+        write(files, path, data)
+        append_once(rows(spark), table, "job/a", 1, {})
+
+    monkeypatch.setattr(Files, "create", late)
+    with pytest.raises((PySparkException, Py4JError), match="ConcurrentTransaction"):
+        append_once(driver_rows(spark), table, "job/a", 1, {})
+    assert commits(table) == 1
+    assert spark.read.format("delta").load(table).count() == 10
+
+
 def test_an_observation_sees_the_rows(spark: SparkSession, table: str) -> None:
     """The one action of an append brings what was observed with it."""
     seen = Observation()
@@ -182,4 +262,7 @@ def test_other_columns_are_refused(spark: SparkSession, table: str) -> None:
     """As by Delta's own writer."""
     with pytest.raises((PySparkException, Py4JError), match="schema"):
         append_once(rows(spark).withColumn("more", F.lit(1)), table, "job/a", 1, {})
+    with pytest.raises(StorageError, match="have the columns struct<n:bigint>, but the table has"):
+        told = DriverRows(spark, pa.table({"n": [1]}))
+        append_once(told, table, "job/a", 1, {})
     assert commits(table) == 0
