@@ -6,7 +6,8 @@ read one a micro-batch and append what they emit to a Delta table: a row per tou
 row per row). A JVM compiles what it runs often for a minute and longer, at the cost of what it
 runs; so a round of the quick ones is not counted, 60 micro-batches of each, nor are the first
 micro-batches of any, in which keys are new. A run is a micro-batch, its rows by its whole time as
-Spark reports it (``triggerExecution``). Bytewax and PyFlink forget what they emit;
+Spark reports it (``triggerExecution``); of the quick ones three times as many are counted, for
+their micro-batches differ by a tenth and more. Bytewax and PyFlink forget what they emit;
 ``_throughput_bytewax.py`` and ``_throughput_flink.py`` say how they are measured. Both have
 environments of their own, which ``make bench`` makes.
 
@@ -266,6 +267,7 @@ OTHERS = {
 WARM = 60
 # Those on Spark that warm its JVM up in no time.
 QUICK = ("absflow, columnar", "absflow, per row", BUILT_IN)
+MORE = 3
 # A function per key and micro-batch, and PyFlink, take half an hour of a case: one case has them.
 _FAST = (*QUICK, "Bytewax, 1 worker", "Bytewax, 2 workers")
 FEW = {case: _FAST for case in WORKLOADS if case != "100 k uniform keys"}
@@ -286,7 +288,7 @@ def measure(
         spark.conf.set(name, value)
     try:
         jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
-        with tempfile.TemporaryDirectory() as root, Memory(jvm) as seen:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as root, Memory(jvm) as seen:
             reader = spark.readStream.schema(workload.rows).option("maxFilesPerTrigger", 1)
             running = start(workload, reader.parquet(str(source)), root)
             try:
@@ -353,7 +355,7 @@ def main(cases: list[str], peers: list[str], rows: int, runs: int, write: bool) 
     for case in cases:
         workload = WORKLOADS[case]
         with tempfile.TemporaryDirectory() as folder:
-            workload.write(Path(folder), workload.loads + runs + 2, rows)
+            workload.write(Path(folder), workload.loads + MORE * runs + 2, rows)
             if case == cases[0]:
                 # The more a JVM has compiled the faster it is: who comes first would lose by it.
                 with tempfile.TemporaryDirectory() as often:
@@ -362,7 +364,8 @@ def main(cases: list[str], peers: list[str], rows: int, runs: int, write: bool) 
                         measure(spark, peer, case, Path(often), WARM - workload.loads)
             for peer in (peer for peer in peers if peer in FEW.get(case, peers)):
                 if peer in ON_SPARK:
-                    speeds, worker = measure(spark, peer, case, Path(folder), runs)
+                    count = MORE * runs if peer in QUICK else runs
+                    speeds, worker = measure(spark, peer, case, Path(folder), count)
                     if worker and peer != BUILT_IN:
                         memory.add(case, peer, [worker])
                 else:

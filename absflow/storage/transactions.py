@@ -86,12 +86,14 @@ def append_once(
         log = scala.delta_log.forTable(session, path)
         transaction = log.startTransaction()
         getattr(transaction.readTxn(), "$plus$eq")(app_id)
-        if _newest(spark, path, transaction.snapshot(), app_id) >= txn_version:
+        snapshot = transaction.snapshot()
+        known = _transactions(spark, path, snapshot)
+        if known.newest(snapshot, app_id) >= txn_version:
             return
         note = json.dumps(user_metadata)
         none, tags = scala.none, scala.map({})
         if isinstance(rows, DriverRows):
-            adds = _write(rows, path, transaction.metadata())
+            adds = _write(rows.table, path, known.files, snapshot.metadata())
             txn = {"appId": app_id, "version": txn_version, "lastUpdated": _now_ms()}
             actions = scala.actions([*adds, {"txn": txn}])
         else:
@@ -110,27 +112,23 @@ def append_once(
         transaction.commitIfNeeded(actions, operation, tags)
 
 
-def _write(rows: DriverRows, path: str, metadata: Any) -> list[dict[str, Any]]:
+def _write(table: pa.Table, path: str, files: Files, metadata: Any) -> list[dict[str, Any]]:
     """A file for each partition of the table that has rows; the actions that add them."""
-    table, spark = rows.table, rows.sparkSession
     described = json.loads(metadata.json())["metaData"]
-    seen, due = (
-        from_arrow_schema(table.schema),
-        StructType.fromJson(json.loads(described["schemaString"])),
-    )
+    seen = from_arrow_schema(table.schema)
+    due = StructType.fromJson(json.loads(described["schemaString"]))
     if seen != due:
         raise StorageError(
             f"rows for table {path!r} have the columns {seen.simpleString()}, but the table has "
             f"{due.simpleString()}, of another version of absflow; start on a new storage root"
         )
-    files, adds = Files(spark), []
+    adds = []
     for values, part in _partitions(table, described["partitionColumns"]):
         folder = "".join(f"{name}={value}/" for name, value in values.items())
         name = f"{folder}part-00000-{uuid.uuid4()}-c000.snappy.parquet"
-        # A reader of Delta has null for a column that a file lacks.
-        told = [column for column in part.column_names if part[column].null_count < len(part)]
         data = io.BytesIO()
-        pq.write_table(part.select(told), data, compression="snappy")
+        # What is declared in ns is us to Spark, which refuses a file with ns.
+        pq.write_table(part, data, compression="snappy", coerce_timestamps="us")
         files.create(f"{path}/{name}", data.getvalue())
         add = {
             "path": name,
@@ -159,14 +157,14 @@ def _now_ms() -> int:
     return round(time.time() * 1000)
 
 
-def _newest(spark: SparkSession, path: str, snapshot: Any, app_id: str) -> int:
-    """The newest transaction of a writer in a table; -1 if there is none."""
+def _transactions(spark: SparkSession, path: str, snapshot: Any) -> _Transactions:
+    """What is known of a table; anew if it is another table than before."""
     table = str(snapshot.metadata().id())
     with _lock:
         known = _known.get(path)
         if known is None or known.table != table:
             known = _known[path] = _Transactions(table, Files(spark), path)
-    return known.newest(snapshot, app_id)
+    return known
 
 
 class _Transactions:
@@ -175,14 +173,11 @@ class _Transactions:
     def __init__(self, table: str, files: Files, path: str) -> None:
         """Of the table with this id, at this path."""
         self.table = table
+        self.files = files
         self._lock = threading.Lock()
-        self._files = files
-        self._tail = LogTail(self._read, files.names, path)
+        self._tail = LogTail(files.read, files.names, path)
         self._whole = self._tail.version < 0
         self._older: Any = None
-
-    def _read(self, path: str) -> str | None:
-        return self._files.read(path)
 
     def newest(self, snapshot: Any, app_id: str) -> int:
         """The newest of a writer, also if it was committed just now; -1 if there is none."""

@@ -6,9 +6,11 @@ import shutil
 import threading
 import time
 from datetime import datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as DeltaLake
@@ -99,31 +101,29 @@ def test_rows_of_the_driver_are_the_same_to_a_reader(spark: SparkSession, table:
     assert commits(table) == 3
 
 
-def test_any_reader_has_null_for_what_the_driver_does_not_say(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """Spark and delta-rs; a column of nulls is in no file, also if Parquet lacks its type."""
+def test_any_reader_can_read_what_the_driver_writes(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark and delta-rs; each file has all columns, for those who read files by themselves."""
     path = str(tmp_path / "table")
     schema = pa.schema(
         [
             ("n", pa.int64()),
-            ("at", pa.timestamp("us", tz="UTC")),
+            ("at", pa.timestamp("ns", tz="UTC")),
             ("names", pa.map_(pa.string(), pa.string())),
             ("parts", pa.list_(pa.struct([("stage", pa.string()), ("ids", pa.list_(pa.int64()))]))),
-            ("nothing", pa.decimal128(9, 2)),
+            ("amount", pa.decimal128(9, 2)),
         ]
     )
-    given = {
-        "n": 1,
-        "at": datetime(2026, 1, 1, 12, tzinfo=timezone.utc),
-        "names": [("a", "b")],
-        "parts": [{"stage": "s", "ids": [1, 2]}],
-        "nothing": None,
-    }
+    at = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+    parts = [{"stage": "s", "ids": [1, None]}]
+    told = {"n": 1, "at": at, "names": [("a", None)], "parts": parts, "amount": Decimal("0.50")}
+    given = pa.Table.from_pylist([told, {"n": 2}], schema)
     tables.create(spark, path, schema)
-    append_once(DriverRows(spark, pa.Table.from_pylist([given], schema)), path, "job/a", 1, {})
-    assert spark.read.format("delta").load(path).toArrow().to_pylist() == [given]
-    assert pa.table(DeltaLake(path).to_pyarrow_table()).to_pylist() == [given]
+    append_once(DriverRows(spark, given), path, "job/a", 1, {})
+    due = [{**dict.fromkeys(schema.names), **row} for row in (told, {"n": 2})]
+    assert spark.read.format("delta").load(path).toArrow().to_pylist() == due
+    assert pa.table(DeltaLake(path).to_pyarrow_table()).to_pylist() == due
+    (file,) = Path(path).glob("*.parquet")
+    assert pq.read_schema(file).names == schema.names
 
 
 @pytest.mark.parametrize("writes", [1, 2, 3, 4, 7])
