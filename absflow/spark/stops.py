@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions.captured import CapturedException
 
 __all__ = ["StoppedError", "is_stop"]
 
 # What a call says that a stop has cut short: the thread is interrupted, its jobs are cancelled.
-_SIGNS = ("java.lang.InterruptedException", "[SPARK_JOB_CANCELLED]")
+_SIGNS = (
+    "java.lang.InterruptedException",
+    "java.io.InterruptedIOException",
+    "java.nio.channels.ClosedByInterruptException",
+    "[SPARK_JOB_CANCELLED]",
+)
 
 
 class StoppedError(Exception):
@@ -24,9 +30,22 @@ class StoppedError(Exception):
         )
 
 
-def is_stop(error: Exception) -> bool:
-    """Whether a call failed because its query is being stopped."""
-    if not isinstance(error, Py4JJavaError):
-        return False
-    text = str(error)  # which the JVM is asked for
-    return any(sign in text for sign in _SIGNS)
+def is_stop(error: BaseException) -> bool:
+    """Whether a call failed because its query is being stopped, whoever tells of it.
+
+    The error of the call may be the cause of another, as one of storage, and may have been followed
+    by another while it was handled.
+    """
+    told: BaseException | None = error
+    while told is not None:
+        trace = _java_trace(told)
+        if any(sign in trace for sign in _SIGNS):
+            return True
+        told = told.__cause__ or told.__context__
+    return False
+
+
+def _java_trace(error: BaseException) -> str:
+    if isinstance(error, CapturedException):
+        return error._stackTrace or ""
+    return str(error) if isinstance(error, Py4JJavaError) else ""
