@@ -215,7 +215,7 @@ class DeltaSink:
                 f"output is {from_arrow_schema(schema).simpleString()}; choose another path"
             )
 
-    def write(self, rows: DataFrame, made: SinkWrite | SinkPublication) -> None:
+    def write(self, rows: DataFrame | tables.ArrowRows, made: SinkWrite | SinkPublication) -> None:
         """Append in one commit, unless the log has it already.
 
         What a checkpoint publishes is a version of the table also if it is nothing.

@@ -31,7 +31,7 @@ from absflow.storage.delta_log import LogTail
 from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.session import conf_set
-from absflow.storage.transactions import DriverRows, append_once
+from absflow.storage.transactions import ArrowRows, DriverRows, append_once
 
 __all__ = [
     "ATTEMPTS",
@@ -42,6 +42,7 @@ __all__ = [
     "JOB_PROPERTIES",
     "OVERTAKES",
     "REFUSED",
+    "ArrowRows",
     "DriverRows",
     "DriverTable",
     "append_once",

@@ -4,9 +4,12 @@ Delta skips a write whose transaction id (``txnAppId``, ``txnVersion``) the tabl
 know that, its ``DataFrameWriter`` puts the whole state of the table together before each write, a
 Spark job that costs several times the write itself (docs/internals/decisions, 39). Here the ids are
 known from the commits that were made since the last look, a file each; the rest is Delta's own: the
-same command writes the files, and the same transaction commits them. Of a few rows that the driver
-has in its hands (:class:`DriverRows`) only the transaction is Delta's: the planning of its command
-and the job that writes one file take four times as long as the commit.
+same command writes the files, and the same transaction commits them.
+
+Where the rows are Arrow in Python's hands, only the transaction is Delta's. Those of a worker
+(:class:`ArrowRows`) would become rows of the JVM first; for the few of the driver
+(:class:`DriverRows`) planning and a Spark job take four times as long as the commit. Their files
+are written by :mod:`absflow.storage.data_files`.
 
 Two writers of one id cannot both commit. What was committed before this transaction began stands in
 the log, which is read after it began; and what is committed later conflicts with it, for the id is
@@ -15,30 +18,29 @@ among those that the transaction has read, as it is in Delta's own command.
 
 from __future__ import annotations
 
-import io
 import json
 import threading
 import time
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from absflow.errors import StorageError
+from absflow.storage import data_files
 from absflow.storage.delta_log import LogTail
 from absflow.storage.files import Files
 
-__all__ = ["DriverRows", "append_once"]
+__all__ = ["ArrowRows", "DriverRows", "append_once"]
 
+_CODEC = "spark.sql.parquet.compression.codec"
+_ADD = pa.schema([("add", pa.string())])
 _lock = threading.Lock()
 _known: dict[str, _Transactions] = {}
 
@@ -49,15 +51,39 @@ class DriverRows:
 
     Attributes:
         sparkSession: the session, named as a DataFrame has it.
-        table: all columns of the Delta table; partition columns are integers or strings.
+        table: all columns of the Delta table.
     """
 
     sparkSession: SparkSession
     table: pa.Table
 
 
+@dataclass(frozen=True, slots=True)
+class ArrowRows:
+    """Rows that the Python workers make of the rows of a DataFrame.
+
+    Attributes:
+        source: the DataFrame.
+        make: makes them, partition by partition, as for ``mapInArrow``.
+        schema: their columns.
+    """
+
+    source: DataFrame
+    make: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    schema: pa.Schema
+
+    @property
+    def sparkSession(self) -> SparkSession:
+        """The session, named as a DataFrame has it."""
+        return self.source.sparkSession
+
+    def frame(self) -> DataFrame:
+        """The same as a DataFrame."""
+        return self.source.mapInArrow(self.make, from_arrow_schema(self.schema))
+
+
 def append_once(
-    rows: DataFrame | DriverRows,
+    rows: DataFrame | ArrowRows | DriverRows,
     path: str,
     app_id: str,
     txn_version: int,
@@ -68,7 +94,7 @@ def append_once(
     """Append rows to a table that is there, in one commit, unless it has this transaction.
 
     Args:
-        rows: the rows; not computed if they are there already.
+        rows: the rows; not computed if they are there already, else by one action.
         path: the table's.
         app_id: names the writer.
         txn_version: rises with its writes; lower and equal ones count as written.
@@ -92,19 +118,21 @@ def append_once(
             return
         note = json.dumps(user_metadata)
         none, tags = scala.none, scala.map({})
-        if isinstance(rows, DriverRows):
-            adds = _write(rows.table, path, known.files, snapshot.metadata())
-            txn = {"appId": app_id, "version": txn_version, "lastUpdated": _now_ms()}
-            actions = scala.actions([*adds, {"txn": txn}])
-        else:
+        written = _write(rows, path, known.files, snapshot)
+        if isinstance(written, DataFrame):
             given = {"txnAppId": app_id, "txnVersion": str(txn_version), "userMetadata": note}
             options = scala.options(scala.map(given), session.sessionState().conf())
             write = scala.write(
-                log, scala.append, options, scala.nothing, tags, rows._jdf, none, none, False
+                log, scala.append, options, scala.nothing, tags, written._jdf, none, none, False
             )
             made = write.writeAndReturnCommitData(transaction, session, none, False)
             actions, tags = made.actions(), made.stringTags()
-        if not (if_empty or scala.adds(actions)):
+            empty = not scala.adds(actions)
+        else:
+            txn = {"appId": app_id, "version": txn_version, "lastUpdated": _now_ms()}
+            actions, empty = scala.actions([*written, {"txn": txn}]), not written
+            transaction.registerSQLMetrics(session, scala.metrics(session, written))
+        if empty and not if_empty:
             return
         operation = scala.operation(
             scala.append, none, none, scala.some(note), none, none, none, none, none
@@ -112,45 +140,53 @@ def append_once(
         transaction.commitIfNeeded(actions, operation, tags)
 
 
-def _write(table: pa.Table, path: str, files: Files, metadata: Any) -> list[dict[str, Any]]:
-    """A file for each partition of the table that has rows; the actions that add them."""
-    described = json.loads(metadata.json())["metaData"]
-    seen = from_arrow_schema(table.schema)
-    due = StructType.fromJson(json.loads(described["schemaString"]))
-    if seen != due:
-        raise StorageError(
-            f"rows for table {path!r} have the columns {seen.simpleString()}, but the table has "
-            f"{due.simpleString()}, of another version of absflow; start on a new storage root"
-        )
-    adds = []
-    for values, part in _partitions(table, described["partitionColumns"]):
-        folder = "".join(f"{name}={value}/" for name, value in values.items())
-        name = f"{folder}part-00000-{uuid.uuid4()}-c000.snappy.parquet"
-        data = io.BytesIO()
-        # What is declared in ns is us to Spark, which refuses a file with ns.
-        pq.write_table(part, data, compression="snappy", coerce_timestamps="us")
-        files.create(f"{path}/{name}", data.getvalue())
-        add = {
-            "path": name,
-            "partitionValues": values,
-            "size": data.tell(),
-            "modificationTime": _now_ms(),
-            "dataChange": True,
-            "stats": json.dumps({"numRecords": part.num_rows}),
-        }
-        adds.append({"add": add})
-    return adds
+def _write(
+    rows: DataFrame | ArrowRows | DriverRows, path: str, files: Files, snapshot: Any
+) -> list[dict[str, Any]] | DataFrame:
+    """The actions that add the rows' files, which are there now; or what Delta is to write."""
+    if isinstance(rows, DataFrame):
+        return rows
+    metadata = json.loads(snapshot.metadata().json())["metaData"]
+    due = StructType.fromJson(json.loads(metadata["schemaString"]))
+    if isinstance(rows, DriverRows):
+        seen = from_arrow_schema(rows.table.schema)
+        if seen != due:
+            raise StorageError(
+                f"rows for table {path!r} have the columns {seen.simpleString()}, but the table "
+                f"has {due.simpleString()}, of another version of absflow; start on a new storage "
+                "root"
+            )
+
+        def create(name: str, data: pa.Buffer) -> None:
+            files.create(f"{path}/{name}", data.to_pybytes())
+
+        batches = rows.table.to_batches()
+        return list(data_files.write(batches, rows.table.schema, metadata, "snappy", create))
+    scheme, _, folder = files.qualified(path).partition(":")
+    codec = str(rows.sparkSession.conf.get(_CODEC, "snappy")).lower()
+    protocol = json.loads(snapshot.protocol().json())["protocol"]
+    if (
+        scheme == "file"  # of which a worker has the path
+        and codec in data_files.CODECS
+        and from_arrow_schema(rows.schema) == due
+        and data_files.is_plain(rows.schema, protocol, metadata)
+    ):
+        return _by_workers(rows, folder, metadata, codec)
+    return rows.frame()
 
 
-def _partitions(table: pa.Table, by: list[str]) -> Iterator[tuple[dict[str, str], pa.Table]]:
-    if not by:
-        if table.num_rows:
-            yield {}, table
-        return
-    for values in table.group_by(by).aggregate([]).to_pylist():
-        equal = [pc.equal(table[name], value) for name, value in values.items()]
-        chosen = table.filter(reduce(pc.and_, equal)).drop_columns(by)
-        yield {name: str(value) for name, value in values.items()}, chosen
+def _by_workers(
+    rows: ArrowRows, folder: str, metadata: Mapping[str, Any], codec: str
+) -> list[dict[str, Any]]:
+    make, schema = rows.make, rows.schema
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        create = partial(data_files.create, folder)
+        adds = data_files.write(make(batches), schema, metadata, codec, create)
+        yield pa.RecordBatch.from_pydict({"add": [json.dumps(add) for add in adds]}, _ADD)
+
+    told = rows.source.mapInArrow(write, from_arrow_schema(_ADD)).collect()
+    return [json.loads(row["add"]) for row in told]
 
 
 def _now_ms() -> int:
@@ -209,6 +245,7 @@ class _Scala:
         self._session = jvm.org.apache.spark.sql.classic.SparkSession
         self._utils = jvm.PythonUtils
         self._action = getattr(getattr(delta.actions, "Action$"), "MODULE$")
+        self._metrics = jvm.org.apache.spark.sql.execution.metric.SQLMetrics
         self.delta_log = delta.DeltaLog
         self.options = delta.DeltaOptions
         self.write = delta.commands.WriteIntoDelta
@@ -239,6 +276,18 @@ class _Scala:
     def actions(self, given: list[dict[str, Any]]) -> Any:
         """Delta's actions of their JSON, as it is in the log."""
         return self._utils.toSeq([self._action.fromJson(json.dumps(action)) for action in given])
+
+    def metrics(self, session: Any, adds: list[dict[str, Any]]) -> Any:
+        """What the history of the table says of the files."""
+        files = [action["add"] for action in adds]
+        rows = sum(json.loads(file["stats"])["numRecords"] for file in files)
+        size = sum(file["size"] for file in files)
+        counts = {"numFiles": len(files), "numOutputRows": rows, "numOutputBytes": size}
+        metrics = {}
+        for name, count in counts.items():
+            metrics[name] = self._metrics.createMetric(session.sparkContext(), name)
+            metrics[name].add(count)
+        return self._utils.toScalaMap(metrics)
 
     def map(self, given: Mapping[str, str]) -> Any:
         return self._utils.toScalaMap(given)

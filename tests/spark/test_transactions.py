@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from delta.tables import DeltaTable
@@ -23,7 +25,7 @@ from absflow.errors import StorageError
 from absflow.storage import tables, transactions
 from absflow.storage.delta_log import log_file, newest_version, parse_commit
 from absflow.storage.files import Files
-from absflow.storage.transactions import DriverRows, append_once
+from absflow.storage.transactions import ArrowRows, DriverRows, append_once
 
 pytestmark = pytest.mark.spark
 
@@ -53,6 +55,17 @@ def driver_rows(spark: SparkSession, count: int = 10) -> DriverRows:
     numbers = list(range(count))
     columns = {"n": numbers, "p": [n % 2 for n in numbers]}
     return DriverRows(spark, pa.table(columns, schema=SCHEMA))
+
+
+def arrow_rows(spark: SparkSession, count: int = 10) -> ArrowRows:
+    """The same rows, as the workers make them."""
+
+    def make(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            n = batch.column(0)
+            yield pa.RecordBatch.from_arrays([n, pc.bit_wise_and(n, 1)], schema=SCHEMA)
+
+    return ArrowRows(spark.range(count).coalesce(1), make, SCHEMA)
 
 
 def commits(table: str) -> int:
@@ -99,6 +112,79 @@ def test_rows_of_the_driver_are_the_same_to_a_reader(spark: SparkSession, table:
     append_once(driver_rows(spark, 0), table, "job/a", 2, {}, if_empty=True)
     append_once(driver_rows(spark, 0), table, "job/a", 2, {}, if_empty=True)
     assert commits(table) == 3
+
+
+def test_rows_of_workers_are_the_same_to_a_reader(spark: SparkSession, table: str) -> None:
+    """Appended once, to each partition, as Delta's own command does; its history says how many."""
+    for number in range(2):
+        append_once(rows(spark), table, "job/a", number, {})
+        append_once(arrow_rows(spark), table, "job/b", number, {"batch": number})
+        append_once(arrow_rows(spark), table, "job/b", number, {"batch": number})
+        append_once(arrow_rows(spark, 0), table, "job/c", number, {})
+    assert commits(table) == 4
+    commit = parse_commit(2, Path(log_file(table, 2)).read_text())
+    assert (commit.transactions, commit.note) == ({"job/b": 0}, {"batch": 0})
+    assert (commit.operation, commit.changes_data) == ("WRITE", True)
+    there = spark.read.format("delta").load(table)
+    assert sorted(there.where("p = 1").collect()) == sorted([(n, 1) for n in (1, 3, 5, 7, 9)] * 4)
+    assert there.count() == 40
+    told = DeltaTable.forPath(spark, table).history().where("version > 0").collect()
+    metrics = [row["operationMetrics"] for row in told]
+    assert [(m["numOutputRows"], m["numFiles"]) for m in metrics] == [("10", "2")] * 4
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "ALTER TABLE delta.`{}` ADD CONSTRAINT some CHECK (n < 9)",
+        "ALTER TABLE delta.`{}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+        "ALTER TABLE delta.`{}` ADD COLUMN more string",
+    ],
+)
+def test_a_table_with_rules_is_written_by_delta(spark: SparkSession, table: str, rule: str) -> None:
+    """Which sees to them: the rows are refused, or are in files as the table wants them."""
+    spark.sql(rule.format(table))
+    append_once(arrow_rows(spark, 5), table, "job/a", 1, {})
+    assert spark.read.format("delta").load(table).select("n").distinct().count() == 5
+    if "CHECK" in rule:
+        with pytest.raises((PySparkException, Py4JError), match="CHECK constraint some"):
+            append_once(arrow_rows(spark), table, "job/a", 2, {})
+        assert spark.read.format("delta").load(table).count() == 5
+
+
+def test_what_workers_say_of_their_files_hides_no_row(spark: SparkSession, tmp_path: Path) -> None:
+    """Each value is found by a search for it, which skips files by their statistics."""
+    path = str(tmp_path / "table")
+    columns = {
+        "n": ("bigint", ["1", "-5", "null"]),
+        "d": ("double", ["'NaN'", "0.5", "null"]),
+        "s": ("string", ["'a'", "repeat('z', 40)", "'\u00e4'"]),
+        "day": ("date", ["'2024-02-29'", "'0001-01-01'", "null"]),
+        "t": ("timestamp", ["'2024-01-01 00:00:00.0009'", "'9999-12-31 23:59:59.999999'", "null"]),
+        "local": ("timestamp_ntz", ["'1969-12-31 23:59:59.999999'", "'2024-01-01'", "null"]),
+        "b": ("boolean", ["true", "false", "null"]),
+    }
+    parts = [
+        ", ".join(
+            f"cast({values[place]} AS {of}) AS {name}" for name, (of, values) in columns.items()
+        )
+        for place in range(3)
+    ]
+    given = spark.sql(" UNION ALL ".join(f"SELECT {part}" for part in parts))
+    schema = pa.schema([field.with_nullable(True) for field in given.toArrow().schema])
+    tables.create(spark, path, schema)
+
+    def same(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+    append_once(ArrowRows(given, same, schema), path, "job/a", 1, {})
+    there = spark.read.format("delta").load(path)
+    assert there.count() == 3
+    for name, (of, values) in columns.items():
+        for value in values:
+            found = there.where(f"{name} <=> cast({value} AS {of})")
+            assert found.count() == values.count(value), (name, value)
 
 
 def test_any_reader_can_read_what_the_driver_writes(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,0 +1,232 @@
+"""Files of a Delta table that Python writes: when it may, and what it says of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from absflow.errors import StorageError
+from absflow.storage import data_files
+from absflow.storage.data_files import create, is_plain, write
+
+NUMBERS = pa.schema([("n", pa.int64()), ("p", pa.int64())])
+PLAIN = {"minReaderVersion": 1, "minWriterVersion": 2}
+
+
+def described(schema: pa.Schema, by: list[str] | None = None, **properties: str) -> dict[str, Any]:
+    """A ``metaData`` action of a table with these columns, all of them nullable longs to Delta."""
+    fields = [
+        {"name": name, "type": "long", "nullable": True, "metadata": {}} for name in schema.names
+    ]
+    return {
+        "schemaString": json.dumps({"type": "struct", "fields": fields}),
+        "partitionColumns": by or [],
+        "configuration": properties,
+    }
+
+
+def written(
+    table: pa.Table, metadata: Mapping[str, Any] | None = None
+) -> Iterator[tuple[dict[str, Any], pa.Table]]:
+    """Each file's action, and what is in it."""
+    files: dict[str, pa.Buffer] = {}
+    metadata = metadata or described(table.schema)
+    batches = table.to_batches()
+    for action in write(batches, table.schema, metadata, "zstd", files.__setitem__):
+        add = action["add"]
+        data = files[add["path"]]
+        assert add["size"] == data.size
+        assert add["dataChange"]
+        yield add, pq.read_table(pa.BufferReader(data))
+
+
+def bounds(values: list[Any], of: pa.DataType) -> tuple[Any, Any]:
+    """What is said of a column: least and greatest; nothing twice if nothing is said."""
+    ((add, _),) = written(pa.table({"v": pa.array(values, of)}))
+    stats = json.loads(add["stats"])
+    assert stats["numRecords"] == len(values)
+    assert stats["nullCount"] == {"v": values.count(None)}
+    return stats["minValues"].get("v"), stats["maxValues"].get("v")
+
+
+def at(text: str) -> dt.datetime:
+    return dt.datetime.fromisoformat(text)
+
+
+@pytest.mark.parametrize(
+    ("values", "of", "least", "most"),
+    [
+        ([3, None, -1], pa.int16(), -1, 3),
+        ([2**62, 0], pa.int64(), 0, 2**62),
+        ([0.5, None, -2.0], pa.float64(), -2.0, 0.5),
+        (["b", "ä", None], pa.string(), "b", "ä"),
+        ([dt.date(2024, 2, 29), dt.date(1969, 12, 31)], pa.date32(), "1969-12-31", "2024-02-29"),
+        # A reader takes them for milliseconds: the least rounded down, the greatest up.
+        (
+            [at("2024-01-01T00:00:00.000001+00:00"), at("2024-01-01T00:00:00.000999+00:00")],
+            pa.timestamp("us", tz="UTC"),
+            "2024-01-01T00:00:00.000Z",
+            "2024-01-01T00:00:00.001Z",
+        ),
+        (
+            [at("1969-12-31T23:59:59.999999")],
+            pa.timestamp("us"),
+            "1969-12-31T23:59:59.999",
+            "1970-01-01T00:00:00.000",
+        ),
+    ],
+)
+def test_the_bounds_of_a_column(values: list[Any], of: pa.DataType, least: Any, most: Any) -> None:
+    assert bounds(values, of) == (least, most)
+
+
+@pytest.mark.parametrize(
+    ("values", "of"),
+    [
+        ([None, None], pa.int64()),
+        ([1.0, float("nan")], pa.float64()),  # the greatest to Spark
+        ([1.0, float("inf")], pa.float32()),  # no number of JSON
+        (["a", "b" * 33], pa.string()),
+        ([b"a"], pa.binary()),
+        ([True], pa.bool_()),
+        ([Decimal("1.5")], pa.decimal128(9, 2)),
+        ([2**62], pa.timestamp("us", tz="UTC")),  # Python has no such date
+        ([at("9999-12-31T23:59:59.999999")], pa.timestamp("us")),  # nor one behind it
+    ],
+)
+def test_of_some_nothing_is_said(values: list[Any], of: pa.DataType) -> None:
+    """Which a reader takes for anything."""
+    assert bounds(values, of) == (None, None)
+
+
+def test_nested_columns_have_no_statistics() -> None:
+    table = pa.table({"n": [1], "seen": pa.array([[1, None]]), "of": pa.array([{"a": 1}])})
+    ((add, there),) = written(table)
+    assert json.loads(add["stats"])["nullCount"] == {"n": 0}
+    assert there.equals(table)
+
+
+@pytest.mark.parametrize(("indexed", "columns"), [("0", []), ("1", ["n"]), ("-1", ["n", "p"])])
+def test_as_many_columns_are_indexed_as_the_table_says(indexed: str, columns: list[str]) -> None:
+    table = pa.table({"n": [1, 2], "p": [3, 4]})
+    properties = {"delta.dataSkippingNumIndexedCols": indexed}
+    ((add, _),) = written(table, described(NUMBERS, **properties))
+    assert list(json.loads(add["stats"])["minValues"]) == columns
+    assert json.loads(add["stats"])["numRecords"] == 2
+
+
+def test_each_partition_has_its_own_file() -> None:
+    table = pa.table({"n": [1, 2, 3], "p": [7, -1, 7]})
+    found = {
+        add["path"].split("/")[0]: there for add, there in written(table, described(NUMBERS, ["p"]))
+    }
+    assert {name: there.to_pydict() for name, there in found.items()} == {
+        "p=7": {"n": [1, 3]},
+        "p=-1": {"n": [2]},
+    }
+
+
+def test_no_rows_no_file() -> None:
+    assert list(written(NUMBERS.empty_table())) == []
+
+
+def test_a_file_has_no_more_than_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some more than that: whole batches, in their order."""
+    monkeypatch.setattr(data_files, "_FILE_BYTES", 300)
+    batches = [pa.record_batch({"n": [place] * 10, "p": [0] * 10}) for place in range(5)]
+    found = [there for _, there in written(pa.Table.from_batches(batches))]
+    assert [there.num_rows for there in found] == [20, 20, 10]
+    assert pa.concat_tables(found)["n"].to_pylist() == [n for n in range(5) for _ in range(10)]
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        PLAIN,
+        {**PLAIN, "minWriterVersion": 1},
+        {**PLAIN, "minWriterVersion": 7, "writerFeatures": ["appendOnly", "invariants"]},
+        {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["timestampNtz"]},
+    ],
+)
+def test_a_plain_table(protocol: dict[str, Any]) -> None:
+    often = {"delta.checkpointInterval": "100"}
+    assert is_plain(NUMBERS, protocol, described(NUMBERS, ["p"], **often))
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        {**PLAIN, "minWriterVersion": 3},
+        {**PLAIN, "minWriterVersion": 7, "writerFeatures": ["checkConstraints"]},
+        {**PLAIN, "minWriterVersion": 7, "writerFeatures": ["appendOnly", "columnMapping"]},
+        {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["catalogManaged"]},
+        {**PLAIN, "minWriterVersion": 8, "writerFeatures": []},
+    ],
+)
+def test_a_table_with_another_feature_is_left_to_delta(protocol: dict[str, Any]) -> None:
+    assert not is_plain(NUMBERS, protocol, described(NUMBERS))
+
+
+def test_a_table_with_another_property_is_left_to_delta() -> None:
+    properties = {"delta.parquet.compression.codec": "zstd"}
+    assert not is_plain(NUMBERS, PLAIN, described(NUMBERS, **properties))
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        {"nullable": False},
+        {"metadata": {"delta.invariants": "{}"}},
+        {
+            "type": {
+                "type": "array",
+                "elementType": {"type": "struct", "fields": [{"nullable": False}]},
+            }
+        },
+    ],
+)
+def test_a_table_with_a_rule_for_a_column_is_left_to_delta(of: dict[str, Any]) -> None:
+    field = {"name": "n", "type": "long", "nullable": True, "metadata": {}, **of}
+    text = json.dumps({"type": "struct", "fields": [field]})
+    assert not is_plain(NUMBERS, PLAIN, {**described(NUMBERS), "schemaString": text})
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        pa.null(),
+        pa.duration("us"),
+        pa.timestamp("ns"),
+        pa.large_string(),
+        pa.uint8(),
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.list_(pa.struct([("a", pa.duration("us"))])),
+    ],
+)
+def test_a_type_that_spark_reads_otherwise_is_left_to_delta(of: pa.DataType) -> None:
+    schema = pa.schema([("n", of)])
+    assert not is_plain(schema, PLAIN, described(schema))
+
+
+def test_only_partitions_of_longs_are_written() -> None:
+    schema = pa.schema([("n", pa.int64()), ("p", pa.string())])
+    assert is_plain(schema, PLAIN, described(schema))
+    assert not is_plain(schema, PLAIN, described(schema, ["p"]))
+
+
+def test_a_file_is_never_written_over(tmp_path: Path) -> None:
+    folder = str(tmp_path / "table")
+    create(folder, "p=1/file", pa.py_buffer(b"first"))
+    with pytest.raises(StorageError, match=r"could not write .*p=1/file.*every executor"):
+        create(folder, "p=1/file", pa.py_buffer(b"second"))
+    assert (tmp_path / "table" / "p=1" / "file").read_bytes() == b"first"
+    with pytest.raises(StorageError, match="could not write"):
+        create(f"{folder}/p=1/file", "other", pa.py_buffer(b""))
