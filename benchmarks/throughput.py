@@ -288,6 +288,7 @@ def measure(
         spark.conf.set(name, value)
     try:
         jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
+        # The stop of a peer may leave a task that still writes.
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as root, Memory(jvm) as seen:
             reader = spark.readStream.schema(workload.rows).option("maxFilesPerTrigger", 1)
             running = start(workload, reader.parquet(str(source)), root)

@@ -355,9 +355,8 @@ def _state_files(
     spark: SparkSession, settings: Settings, layout: Layout, stage: str, attempt: int
 ) -> StateFiles | None:
     """Where a worker finds the files of the stage's state; None if it has no path to them."""
-    path = Files(spark).qualified(layout.state_files(stage, attempt))
-    scheme, _, local = path.partition(":")
-    return StateFiles(local, settings.state_max_inline_bytes) if scheme == "file" else None
+    local = Files(spark).mounted(layout.state_files(stage, attempt))
+    return None if local is None else StateFiles(local, settings.state_max_inline_bytes)
 
 
 def _stateful(

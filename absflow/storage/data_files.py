@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
@@ -24,6 +23,7 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from absflow.errors import StorageError
+from absflow.storage.delta_log import now_ms
 
 __all__ = ["CODECS", "create", "is_plain", "write"]
 
@@ -143,7 +143,7 @@ def write(
                 "path": name,
                 "partitionValues": values,
                 "size": data.size,
-                "modificationTime": round(time.time() * 1000),
+                "modificationTime": now_ms(),
                 "dataChange": True,
                 "stats": json.dumps(_statistics(part.select(columns), part.num_rows)),
             }

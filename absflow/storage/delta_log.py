@@ -9,6 +9,7 @@ Entries" and "Last Checkpoint File").
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -22,6 +23,7 @@ __all__ = [
     "commit_of",
     "log_file",
     "newest_version",
+    "now_ms",
     "parse_commit",
 ]
 
@@ -47,6 +49,11 @@ class Commit:
     operation: str = ""
     at: datetime = datetime(1970, 1, 1, tzinfo=timezone.utc)
     note: dict[str, Any] = field(default_factory=dict)
+
+
+def now_ms() -> int:
+    """The clock of this process, in ms since 1970, as a log has its times."""
+    return round(time.time() * 1000)
 
 
 def actions_of(text: str) -> list[dict[str, Any]]:

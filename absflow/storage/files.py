@@ -63,11 +63,7 @@ class Files:
         folder, _, name = path.rpartition("/")
         aside = f"{folder}/.{name}.tmp"  # hidden, for a kill may leave it there
         try:
-            stream = self._fs(path).create(self._path(aside), True)
-            try:
-                stream.write(bytearray(text.encode()))
-            finally:
-                stream.close()
+            self._put(aside, text.encode(), overwrite=True)
             self._replace(aside, path)
         except Py4JError as error:
             raise _storage_error("write", path, error) from error
@@ -75,11 +71,7 @@ class Files:
     def create(self, path: str, data: bytes) -> None:
         """Write a file that nobody has a name for yet."""
         try:
-            stream = self._fs(path).create(self._path(path), False)
-            try:
-                stream.write(bytearray(data))
-            finally:
-                stream.close()
+            self._put(path, data, overwrite=False)
         except Py4JError as error:
             raise _storage_error("write", path, error) from error
 
@@ -130,11 +122,23 @@ class Files:
         """``path`` with its scheme and from the root on; Delta takes no relative ones."""
         return str(self._fs(path).makeQualified(self._path(path)).toString())
 
+    def mounted(self, path: str) -> str | None:
+        """``path`` as the Python workers know it; None if it is on no file system of theirs."""
+        scheme, _, local = self.qualified(path).partition(":")
+        return local if scheme == "file" else None
+
     def check_writable(self, path: str) -> None:
         """Write and delete a file below ``path``, so that a bad storage root is refused early."""
         probe = f"{path}/.absflow-write-check"
         self.write(probe, "")
         self.delete(probe)
+
+    def _put(self, path: str, data: bytes, *, overwrite: bool) -> None:
+        stream = self._fs(path).create(self._path(path), overwrite)
+        try:
+            stream.write(bytearray(data))
+        finally:
+            stream.close()
 
     def _replace(self, aside: str, path: str) -> None:
         source, target = self._path(aside), self._path(path)

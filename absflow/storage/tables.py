@@ -11,7 +11,6 @@ drivers apart, a driver's first commit to each holds no fact: behind it no older
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -27,7 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.columnar.pages import channel_schema
 from absflow.errors import FencedError, StorageError
-from absflow.storage.delta_log import LogTail
+from absflow.storage.delta_log import LogTail, now_ms
 from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.session import conf_set
@@ -354,11 +353,6 @@ class DriverTable:
                 f"{newest >> 32}, this driver is {self._incarnation}. Another driver runs on this "
                 "storage root, so this one has stopped; start one driver only"
             )
-
-
-def now_ms() -> int:
-    """The driver's clock, in ms since 1970."""
-    return round(time.time() * 1000)
 
 
 def timestamp(time_ms: int) -> datetime:

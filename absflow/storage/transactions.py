@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from pyspark.sql.types import StructType
 
 from absflow.errors import StorageError
 from absflow.storage import data_files
-from absflow.storage.delta_log import LogTail
+from absflow.storage.delta_log import LogTail, now_ms
 from absflow.storage.files import Files
 
 __all__ = ["ArrowRows", "DriverRows", "append_once"]
@@ -129,7 +128,7 @@ def append_once(
             actions, tags = made.actions(), made.stringTags()
             empty = not scala.adds(actions)
         else:
-            txn = {"appId": app_id, "version": txn_version, "lastUpdated": _now_ms()}
+            txn = {"appId": app_id, "version": txn_version, "lastUpdated": now_ms()}
             actions, empty = scala.actions([*written, {"txn": txn}]), not written
             transaction.registerSQLMetrics(session, scala.metrics(session, written))
         if empty and not if_empty:
@@ -149,30 +148,34 @@ def _write(
     metadata = json.loads(snapshot.metadata().json())["metaData"]
     due = StructType.fromJson(json.loads(metadata["schemaString"]))
     if isinstance(rows, DriverRows):
-        seen = from_arrow_schema(rows.table.schema)
-        if seen != due:
-            raise StorageError(
-                f"rows for table {path!r} have the columns {seen.simpleString()}, but the table "
-                f"has {due.simpleString()}, of another version of absflow; start on a new storage "
-                "root"
-            )
-
-        def create(name: str, data: pa.Buffer) -> None:
-            files.create(f"{path}/{name}", data.to_pybytes())
-
-        batches = rows.table.to_batches()
-        return list(data_files.write(batches, rows.table.schema, metadata, "snappy", create))
-    scheme, _, folder = files.qualified(path).partition(":")
+        return _by_driver(rows.table, path, files, metadata, due)
+    folder = files.mounted(path)
     codec = str(rows.sparkSession.conf.get(_CODEC, "snappy")).lower()
     protocol = json.loads(snapshot.protocol().json())["protocol"]
     if (
-        scheme == "file"  # of which a worker has the path
+        folder is not None
         and codec in data_files.CODECS
         and from_arrow_schema(rows.schema) == due
         and data_files.is_plain(rows.schema, protocol, metadata)
     ):
         return _by_workers(rows, folder, metadata, codec)
     return rows.frame()
+
+
+def _by_driver(
+    table: pa.Table, path: str, files: Files, metadata: Mapping[str, Any], due: StructType
+) -> list[dict[str, Any]]:
+    seen = from_arrow_schema(table.schema)
+    if seen != due:
+        raise StorageError(
+            f"rows for table {path!r} have the columns {seen.simpleString()}, but the table has "
+            f"{due.simpleString()}, of another version of absflow; start on a new storage root"
+        )
+
+    def create(name: str, data: pa.Buffer) -> None:
+        files.create(f"{path}/{name}", data.to_pybytes())
+
+    return list(data_files.write(table.to_batches(), table.schema, metadata, "snappy", create))
 
 
 def _by_workers(
@@ -187,10 +190,6 @@ def _by_workers(
 
     told = rows.source.mapInArrow(write, from_arrow_schema(_ADD)).collect()
     return [json.loads(row["add"]) for row in told]
-
-
-def _now_ms() -> int:
-    return round(time.time() * 1000)
 
 
 def _transactions(spark: SparkSession, path: str, snapshot: Any) -> _Transactions:

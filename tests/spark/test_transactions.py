@@ -68,6 +68,20 @@ def arrow_rows(spark: SparkSession, count: int = 10) -> ArrowRows:
     return ArrowRows(spark.range(count).coalesce(1), make, SCHEMA)
 
 
+@pytest.fixture
+def left_to_delta(monkeypatch: pytest.MonkeyPatch) -> list[ArrowRows]:
+    """The rows that the workers did not write, each time."""
+    left = []
+    frame = ArrowRows.frame
+
+    def noted(given: ArrowRows) -> DataFrame:
+        left.append(given)
+        return frame(given)
+
+    monkeypatch.setattr(ArrowRows, "frame", noted)
+    return left
+
+
 def commits(table: str) -> int:
     return newest_version(path.name for path in Path(table, "_delta_log").iterdir()) or 0
 
@@ -114,7 +128,9 @@ def test_rows_of_the_driver_are_the_same_to_a_reader(spark: SparkSession, table:
     assert commits(table) == 3
 
 
-def test_rows_of_workers_are_the_same_to_a_reader(spark: SparkSession, table: str) -> None:
+def test_rows_of_workers_are_the_same_to_a_reader(
+    spark: SparkSession, table: str, left_to_delta: list[ArrowRows]
+) -> None:
     """Appended once, to each partition, as Delta's own command does; its history says how many."""
     for number in range(2):
         append_once(rows(spark), table, "job/a", number, {})
@@ -131,6 +147,26 @@ def test_rows_of_workers_are_the_same_to_a_reader(spark: SparkSession, table: st
     told = DeltaTable.forPath(spark, table).history().where("version > 0").collect()
     metrics = [row["operationMetrics"] for row in told]
     assert [(m["numOutputRows"], m["numFiles"]) for m in metrics] == [("10", "2")] * 4
+    assert left_to_delta == []
+
+
+def test_the_rows_of_a_channel_are_written_by_workers(
+    spark: SparkSession, tmp_path: Path, left_to_delta: list[ArrowRows]
+) -> None:
+    """With the columns, properties and partitions that every channel has."""
+    path = str(tmp_path / "channel")
+    schema = tables.channel_columns(pa.schema([("n", pa.int64())]))
+    tables.create(spark, path, schema, ["_epoch"], tables.CHANNEL_PROPERTIES)
+
+    def make(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            given = [{"_epoch": n % 2, "n": n} for n in batch.column(0).to_pylist()]
+            yield pa.RecordBatch.from_pylist(given, schema)
+
+    append_once(ArrowRows(spark.range(5).coalesce(1), make, schema), path, "job/a", 1, {})
+    there = spark.read.format("delta").load(path).where("_epoch = 1").select("n")
+    assert sorted(there.collect()) == [(1,), (3,)]
+    assert left_to_delta == []
 
 
 @pytest.mark.parametrize(
@@ -141,10 +177,13 @@ def test_rows_of_workers_are_the_same_to_a_reader(spark: SparkSession, table: st
         "ALTER TABLE delta.`{}` ADD COLUMN more string",
     ],
 )
-def test_a_table_with_rules_is_written_by_delta(spark: SparkSession, table: str, rule: str) -> None:
+def test_a_table_with_rules_is_written_by_delta(
+    spark: SparkSession, table: str, rule: str, left_to_delta: list[ArrowRows]
+) -> None:
     """Which sees to them: the rows are refused, or are in files as the table wants them."""
     spark.sql(rule.format(table))
     append_once(arrow_rows(spark, 5), table, "job/a", 1, {})
+    assert len(left_to_delta) == 1
     assert spark.read.format("delta").load(table).select("n").distinct().count() == 5
     if "CHECK" in rule:
         with pytest.raises((PySparkException, Py4JError), match="CHECK constraint some"):
@@ -152,7 +191,9 @@ def test_a_table_with_rules_is_written_by_delta(spark: SparkSession, table: str,
         assert spark.read.format("delta").load(table).count() == 5
 
 
-def test_what_workers_say_of_their_files_hides_no_row(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_workers_say_of_their_files_hides_no_row(
+    spark: SparkSession, tmp_path: Path, left_to_delta: list[ArrowRows]
+) -> None:
     """Each value is found by a search for it, which skips files by their statistics."""
     path = str(tmp_path / "table")
     columns = {
@@ -179,6 +220,7 @@ def test_what_workers_say_of_their_files_hides_no_row(spark: SparkSession, tmp_p
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
     append_once(ArrowRows(given, same, schema), path, "job/a", 1, {})
+    assert left_to_delta == []
     there = spark.read.format("delta").load(path)
     assert there.count() == 3
     for name, (of, values) in columns.items():
