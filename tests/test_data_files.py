@@ -124,13 +124,27 @@ def test_as_many_columns_are_indexed_as_the_table_says(indexed: str, columns: li
 
 
 def test_each_partition_has_its_own_file() -> None:
-    table = pa.table({"n": [1, 2, 3], "p": [7, -1, 7]})
-    found = {
-        add["path"].split("/")[0]: there for add, there in written(table, described(NUMBERS, ["p"]))
+    """Also what has no value to be partitioned by."""
+    table = pa.table({"n": [1, 2, 3, 4, 5], "p": [7, -1, None, 7, None]})
+    found = list(written(table, described(NUMBERS, ["p"])))
+    folders = [(add["path"].split("/")[0], add["partitionValues"]["p"]) for add, _ in found]
+    contents = [there["n"].to_pylist() for _, there in found]
+    assert dict(zip(folders, contents, strict=True)) == {
+        ("p=7", "7"): [1, 4],
+        ("p=-1", "-1"): [2],
+        ("p=__HIVE_DEFAULT_PARTITION__", None): [3, 5],
     }
-    assert {name: there.to_pydict() for name, there in found.items()} == {
-        "p=7": {"n": [1, 3]},
-        "p=-1": {"n": [2]},
+
+
+def test_a_partition_of_two_columns() -> None:
+    table = pa.table({"n": [1, 2, 3, 4], "p": [1, None, 1, None], "q": [None, 2, 2, None]})
+    found = list(written(table, described(table.schema, ["p", "q"])))
+    values = {there["n"].to_pylist()[0]: add["partitionValues"] for add, there in found}
+    assert values == {
+        1: {"p": "1", "q": None},
+        2: {"p": None, "q": "2"},
+        3: {"p": "1", "q": "2"},
+        4: {"p": None, "q": None},
     }
 
 

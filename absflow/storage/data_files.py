@@ -59,6 +59,8 @@ _LEGACY_WRITER, _FEATURE_WRITER = 2, 7
 # A table is gathered up to this size, so that a worker's memory is bounded; more is another file.
 _FILE_BYTES = 128 << 20
 _INDEXED, _LONGEST = 32, 32
+# As Hive has it, and whoever reads folders in the place of the log.
+_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def is_plain(schema: pa.Schema, protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
@@ -131,7 +133,8 @@ def write(
     indexed = int(configuration.get("delta.dataSkippingNumIndexedCols", _INDEXED))
     for table in _gathered(batches, schema):
         for values, part in _partitions(table, metadata["partitionColumns"]):
-            folder = "".join(f"{name}={value}/" for name, value in values.items())
+            named = {name: _NULL if value is None else value for name, value in values.items()}
+            folder = "".join(f"{name}={value}/" for name, value in named.items())
             name = f"{folder}part-00000-{uuid.uuid4()}-c000.{codec}.parquet"
             file = pa.BufferOutputStream()
             # What is declared in ns is us to Spark, which refuses a file with ns.
@@ -181,14 +184,20 @@ def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[
         yield pa.Table.from_batches(found, schema)
 
 
-def _partitions(table: pa.Table, by: Sequence[str]) -> Iterator[tuple[dict[str, str], pa.Table]]:
+def _partitions(
+    table: pa.Table, by: Sequence[str]
+) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
     if not by:
         yield {}, table
         return
     for values in table.group_by(list(by)).aggregate([]).to_pylist():
-        equal = [pc.equal(table[name], value) for name, value in values.items()]
+        equal = [
+            table[name].is_null() if value is None else pc.equal(table[name], value)
+            for name, value in values.items()
+        ]
         chosen = table.filter(reduce(pc.and_, equal)).drop_columns(list(by))
-        yield {name: str(value) for name, value in values.items()}, chosen
+        told = {name: None if value is None else str(value) for name, value in values.items()}
+        yield told, chosen
 
 
 def _statistics(columns: pa.Table, rows: int) -> dict[str, Any]:

@@ -169,6 +169,27 @@ def test_the_rows_of_a_channel_are_written_by_workers(
     assert left_to_delta == []
 
 
+def test_a_partition_may_be_that_of_null(
+    spark: SparkSession, table: str, left_to_delta: list[ArrowRows]
+) -> None:
+    """As Delta's own command has it; no row without a value is lost."""
+
+    def make(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            given = [{"n": n, "p": n if n % 2 else None} for n in batch.column(0).to_pylist()]
+            yield pa.RecordBatch.from_pylist(given, SCHEMA)
+
+    append_once(ArrowRows(spark.range(4).coalesce(1), make, SCHEMA), table, "job/a", 1, {})
+    assert left_to_delta == []
+    frame = spark.range(4).selectExpr("id AS n", "if(id % 2 = 1, id, null) AS p")
+    append_once(frame.coalesce(1), table, "job/b", 1, {})
+    there = spark.read.format("delta").load(table)
+    assert sorted(there.where("p IS NULL").select("n").collect()) == [(0,), (0,), (2,), (2,)]
+    assert sorted(there.where("p IS NOT NULL").collect()) == [(1, 1), (1, 1), (3, 3), (3, 3)]
+    folders = {file.rsplit("/", 2)[-2] for file in there.inputFiles()}
+    assert folders == {"p=1", "p=3", "p=__HIVE_DEFAULT_PARTITION__"}
+
+
 @pytest.mark.parametrize(
     "rule",
     [
