@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ import absflow
 COLUMNS = "k long, g long, v long"
 GROUPS = 1_000
 WARM_S = 10
+FEWEST, LONGEST_S = 5, 60
 
 
 def add(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
@@ -73,10 +75,15 @@ def write(path: Path, random: np.random.Generator, rows: int, keys: int) -> None
 
 
 def throughput(run: absflow.Run, sink: Path, seconds: float) -> float:
-    """Rows that come to the sink in a second, from commit to commit."""
+    """Rows that come to the sink in a second; over so long and ``FEWEST`` commits at least."""
     before = len(commits(sink))
     run.await_termination(timeout=seconds)
-    return speed(commits(sink)[before:])
+    deadline = time.monotonic() + LONGEST_S
+    while len(made := commits(sink)[before:]) < FEWEST:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{len(made)} commits in {seconds + LONGEST_S:g} s, {FEWEST} wanted")
+        run.await_termination(timeout=1)
+    return speed(made)
 
 
 def speed(made: list[tuple[float, int]]) -> float:
