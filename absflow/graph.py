@@ -307,7 +307,7 @@ def check_unchanged(graph: Graph, before: dict[str, dict[str, object]]) -> None:
                 continue
             if part == "channel":
                 how = "writes a channel now" if value else "writes no channel any more"
-                differences.append(f"stage {name!r} {how}")
+                differences.append(f"stage {name!r} {how} (by the graph or spark.absflow.edges)")
             else:
                 differences.append(f"{part} of stage {name!r} was {before[name][part]}, is {value}")
     if differences:

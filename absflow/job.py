@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,14 @@ from absflow.spark.written import write_savepoint
 __all__ = ["AnyProcess", "Job", "Node"]
 
 AnyProcess = Process | RowFunction | KeyFunction
+
+# What a process function is called with, by its form.
+_ARGUMENTS = {
+    "arrow": ("rows", "state", "context"),
+    "pandas": ("rows", "state", "context"),
+    "per-key": ("key", "frames", "state"),
+    "per-row": ("state", "row"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +136,8 @@ class Job:
         """
         given = [inputs] if isinstance(inputs, Node | str) else list(inputs)
         names = tuple(i.name if isinstance(i, Node) else i for i in given)
-        functions = _functions(name, names, process)
         made_columnar = self._form(name, form)
+        functions = _functions(name, names, process, form)
         node = StageNode(
             name=name,
             inputs=names,
@@ -230,8 +239,9 @@ class Job:
             "per-key": lambda function: per_key(function, time_zone),
             "per-row": per_row,
         }
-        if form not in forms:
-            raise GraphError(f"stage {stage!r}: form is {form!r}, must be one of {list(forms)}")
+        if form not in _ARGUMENTS:
+            known = list(_ARGUMENTS)
+            raise GraphError(f"stage {stage!r}: form is {form!r}, must be one of {known}")
         return forms[form]
 
     def _write_plan(self, file: Path) -> int:
@@ -264,7 +274,10 @@ class Job:
 
 
 def _functions(
-    stage: str, inputs: tuple[str, ...], process: AnyProcess | Mapping[str, AnyProcess]
+    stage: str,
+    inputs: tuple[str, ...],
+    process: AnyProcess | Mapping[str, AnyProcess],
+    form: str,
 ) -> Mapping[str, AnyProcess]:
     """The process function of each input."""
     functions = process if isinstance(process, Mapping) else dict.fromkeys(inputs, process)
@@ -279,6 +292,19 @@ def _functions(
                 f"stage {stage!r}: the process function of {name!r} is a "
                 f"{type(function).__name__}, which cannot be called"
             )
+        expected = _ARGUMENTS[form]
+        try:
+            inspect.signature(function).bind(*expected)
+        except TypeError:
+            raise GraphError(
+                f"stage {stage!r}: the process function of {name!r} is "
+                f"{getattr(function, '__name__', type(function).__name__)}"
+                f"{inspect.signature(function)}, but one of form {form!r} is called with "
+                f"({', '.join(expected)}); say which form it has, stage(..., form=...): "
+                f"{', '.join(map(repr, _ARGUMENTS))}"
+            ) from None
+        except ValueError:
+            pass  # some of C's have no signature; a call tells
     return functions
 
 

@@ -40,7 +40,7 @@ def written(
     files: dict[str, pa.Buffer] = {}
     metadata = metadata or described(table.schema)
     batches = table.to_batches()
-    for action in write(batches, table.schema, metadata, "zstd", files.__setitem__):
+    for action in write(batches, table.schema, metadata, "zstd", "4.2.0", files.__setitem__):
         add = action["add"]
         data = files[add["path"]]
         assert add["size"] == data.size
@@ -105,6 +105,23 @@ def test_the_bounds_of_a_column(values: list[Any], of: pa.DataType, least: Any, 
 def test_of_some_nothing_is_said(values: list[Any], of: pa.DataType) -> None:
     """Which a reader takes for anything."""
     assert bounds(values, of) == (None, None)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_parquets_own_bounds_are_not_of_columns_that_may_hold_nan(nested: bool) -> None:
+    """Arrow leaves NaN out of them, and Spark looks for what is greater than 1 elsewhere."""
+    numbers = pa.array([float("nan"), 0.5, None])
+    table = pa.table({"a.b": [1, 2, 3], "d": pa.StructArray.from_arrays([numbers], ["x"])})
+    table = table if nested else table.set_column(1, "d", numbers)
+    files: dict[str, pa.Buffer] = {}
+    metadata = described(table.schema)
+    list(write(table.to_batches(), table.schema, metadata, "none", "4.2.0", files.__setitem__))
+    (data,) = files.values()
+    about = pq.ParquetFile(pa.BufferReader(data)).metadata
+    assert about.metadata[b"org.apache.spark.version"] == b"4.2.0"
+    whole, number = (about.row_group(0).column(place) for place in range(2))
+    assert (whole.statistics.min, whole.statistics.max) == (1, 3)
+    assert number.statistics is None or not number.statistics.has_min_max
 
 
 def test_nested_columns_have_no_statistics() -> None:
@@ -219,6 +236,7 @@ def test_a_table_with_a_rule_for_a_column_is_left_to_delta(of: dict[str, Any]) -
         pa.null(),
         pa.duration("us"),
         pa.timestamp("ns"),
+        pa.timestamp("us", tz="Europe/Berlin"),
         pa.large_string(),
         pa.uint8(),
         pa.dictionary(pa.int32(), pa.string()),
@@ -234,6 +252,13 @@ def test_only_partitions_of_longs_are_written() -> None:
     schema = pa.schema([("n", pa.int64()), ("p", pa.string())])
     assert is_plain(schema, PLAIN, described(schema))
     assert not is_plain(schema, PLAIN, described(schema, ["p"]))
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b", "50%", "a:b", 'a"b', "a|b", "größe"])
+def test_a_partition_whose_name_a_path_would_not_keep_is_left_to_delta(name: str) -> None:
+    schema = pa.schema([("n", pa.int64()), (name, pa.int64())])
+    assert is_plain(schema, PLAIN, described(schema))
+    assert not is_plain(schema, PLAIN, described(schema, [name]))
 
 
 def test_a_file_is_never_written_over(tmp_path: Path) -> None:

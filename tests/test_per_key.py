@@ -214,6 +214,9 @@ WRONG = {
     "it returned NoneType, but an iterable of pandas DataFrames": None,
     "it emitted int, but a DataFrame is expected": [1],
     r"it emitted columns \['k'\], but \['k', 'total'\] are declared": [pd.DataFrame({"k": ["a"]})],
+    r"it emitted columns \['k', 'Total'\], but \['k', 'total'\]": [
+        pd.DataFrame({"k": ["a"], "Total": [1]})
+    ],
 }
 
 
@@ -222,6 +225,34 @@ def test_wrong_answers_are_told(said):
     """With what came and what was expected."""
     with pytest.raises(ProcessError, match=said):
         run(lambda *_: WRONG[said])
+
+
+@pytest.mark.parametrize("value", [1.5, np.float32(0.5), Decimal("0.5")])
+def test_a_fraction_is_no_integer_of_state(value):
+    """It would be cut off, and gone in the next micro-batch."""
+
+    def fraction(_key, _frames, state):
+        state.update((value, "x"))
+        return []
+
+    with pytest.raises(ProcessError, match=r"state has .* in column 'n', but an integer is"):
+        run(fraction)
+
+
+def test_a_frame_without_names_goes_by_place_beside_others():
+    """Each frame by itself."""
+
+    def mixed(key, _frames, _state):
+        if key == ("b",):
+            yield pd.DataFrame([("b", 2)])
+        else:
+            yield pd.DataFrame({"total": [1], "k": [key[0]]})
+
+    assert [tuple(row.values()) for row in run(mixed).output.to_pylist()] == [
+        ("a", 1),
+        ("b", 2),
+        (None, 1),
+    ]
 
 
 def test_a_bad_key_is_found():

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from absflow.columnar.process import Context, Process, Result
+from absflow.columnar.process import Context, Process, Result, check_whole
 
 __all__ = ["RowFunction", "on_pandas", "per_row", "state_rows"]
 
@@ -136,6 +136,8 @@ def _columns(what: str, rows: Sequence[tuple[Any, ...] | None], schema: pa.Schem
             )
     if not width:
         return pa.table({"_": pa.nulls(len(rows))}).select([])
-    values = zip(*rows, strict=True) if rows else [()] * width
+    values = list(zip(*rows, strict=True)) if rows else [()] * width
+    for field, column in zip(schema, values, strict=True):
+        check_whole(what, field, column)
     arrays = [pa.array(column, type_) for column, type_ in zip(values, schema.types, strict=True)]
     return pa.table(arrays, schema=schema)

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import traceback
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -168,7 +169,8 @@ def call(process: Process, made: Call, rows: pa.Table, state: KeyedState) -> Pro
     if not isinstance(result, Result):
         raise ProcessError(
             f"{made}: the process function returned {type(result).__name__}, but an absflow.Result "
-            "is expected; return Result(output=..., state=...)"
+            "is expected; return Result(output=..., state=...), or say what else the function is: "
+            'stage(..., form="per-key") or "per-row", or "pandas"'
         )
     after = _new_state(made, result, given.touched, state)
     if result.output is None:
@@ -293,11 +295,37 @@ def _column(made: Call, frame: Frame, declared: pa.Field, what: str) -> pa.Array
     values = frame[declared.name]
     try:
         if isinstance(frame, pd.DataFrame):
+            if values.dtype == object:
+                check_whole(what, declared, values.tolist())
             return pa.Array.from_pandas(values, type=declared.type)
-        return values if values.type == declared.type else values.cast(declared.type)
+        values = values if values.type == declared.type else values.cast(declared.type)
+        if pa.types.is_decimal(declared.type):
+            # Arrow's product of decimals outgrows its type, and a file would keep a part of it.
+            values.validate(full=True)
+        return values
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         seen = values.dtype if isinstance(frame, pd.DataFrame) else values.type
         raise ProcessError(
             f"{made}: {what} column {declared.name!r} has type {seen}, but {declared.type} is "
             f"declared and its values do not fit ({error})"
         ) from error
+
+
+_WHOLE = {int, type(None)}
+
+
+def check_whole(what: str, field: pa.Field, values: Sequence[Any]) -> None:
+    """Refuse a fraction in a column of integers: Arrow would keep what is before its point.
+
+    Raises:
+        TypeError: naming the column and the value.
+    """
+    if not pa.types.is_integer(field.type) or set(map(type, values)) <= _WHOLE:
+        return
+    for value in values:
+        # A decimal, too; and what is no number Arrow refuses itself.
+        if isinstance(value, float | Decimal | np.floating) and value != value // 1:
+            raise TypeError(
+                f"{what} has {value!r} in column {field.name!r}, but an integer is declared "
+                f"({field.type}); round it, or declare the column as double"
+            )

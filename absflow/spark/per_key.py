@@ -33,7 +33,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import Row, StructType
 
 from absflow.columnar.forms import state_rows
-from absflow.columnar.process import Context, Process, Result
+from absflow.columnar.process import Context, Process, Result, check_whole
 
 __all__ = ["KeyFunction", "per_key"]
 
@@ -206,10 +206,14 @@ def _checked(made: object, output: pa.Schema) -> Iterator[pd.DataFrame]:
             raise TypeError(f"it emitted {type(frame).__name__}, but a DataFrame is expected")
         if frame.empty:
             continue
-        if len(frame.columns) != len(output):
-            raise TypeError(
-                f"it emitted columns {list(frame.columns)}, but {output.names} are declared"
-            )
+        names = frame.columns.tolist()
+        if names != output.names:
+            named = any(isinstance(name, str) for name in names)
+            if len(names) != len(output) or (named and set(names) != set(output.names)):
+                raise TypeError(f"it emitted columns {names}, but {output.names} are declared")
+            if not named:  # they go by place, also when those of another key have names
+                yield frame.set_axis(output.names, axis=1)
+                continue
         yield frame
 
 
@@ -218,12 +222,15 @@ def _updated(state: pa.Table, states: list[_State], schema: StructType) -> pa.Ta
     changed = [at for at, of_key in enumerate(states) if of_key.updated]
     if not changed:
         return None
-    values = LocalDataToArrowConversion.convert([states[at].value for at in changed], schema, False)
+    new = [states[at].value for at in changed]
+    values = LocalDataToArrowConversion.convert(new, schema, False)
+    for field, column in zip(values.schema, zip(*new, strict=True), strict=True):
+        check_whole("state", field, column)
     return state_rows(state, changed, values)
 
 
 def _output(frames: list[pd.DataFrame], schema: pa.Schema, time_zone: str) -> pa.Table | None:
-    """The frames as one table; columns go by name, or by place if they have no names."""
+    """The frames as one table; columns go by name."""
     if not frames:
         return None
 

@@ -86,7 +86,8 @@ def check_source(name: str, frame: DataFrame) -> None:
     Raises:
         GraphError: if the frame is a batch frame, or reads several streams: a barrier would cut
             them at one point only by luck, and its position could not be told. Or if it keeps
-            state in Spark, which would be in no checkpoint.
+            state in Spark, which would be in no checkpoint, or has a watermark, which no stage
+            would see.
     """
     nodes = [n for n in _nodes(frame._jdf.queryExecution().analyzed()) if n.isStreaming()]
     for node in nodes:
@@ -94,6 +95,11 @@ def check_source(name: str, frame: DataFrame) -> None:
             raise GraphError(
                 f"source {name!r} has a stateful operator ({node.nodeName()}), whose state no "
                 "checkpoint would hold; do this in a stage"
+            )
+        if node.nodeName() == "EventTimeWatermark":
+            raise GraphError(
+                f"source {name!r} has a watermark, but absflow has no event time yet, and no stage "
+                "would see it; leave withWatermark out"
             )
     streams = sum(node.children().isEmpty() for node in nodes)
     if streams != 1:

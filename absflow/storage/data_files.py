@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
@@ -77,7 +78,7 @@ def is_plain(schema: pa.Schema, protocol: Mapping[str, Any], metadata: Mapping[s
         (version <= _LEGACY_WRITER or (version == _FEATURE_WRITER and features <= _FEATURES))
         and metadata.get("configuration", {}).keys() <= _PROPERTIES
         and _has_no_rules(json.loads(metadata["schemaString"]))
-        and all(types.is_int64(schema.field(n).type) for n in metadata["partitionColumns"])
+        and all(map(_is_plain_partition, map(schema.field, metadata["partitionColumns"])))
         and all(_is_plain_type(field.type) for field in schema)
     )
 
@@ -90,6 +91,11 @@ def _has_no_rules(described: Any) -> bool:
     parts = [*described.get("fields", ()), described.get("type"), described.get("elementType")]
     parts += [described.get("keyType"), described.get("valueType")]
     return not ruled and all(map(_has_no_rules, parts))
+
+
+def _is_plain_partition(field: pa.Field) -> bool:
+    """Whether name and values can stand in a path, and in the URI of it, as they are."""
+    return types.is_int64(field.type) and re.fullmatch(r"\w+", field.name, re.ASCII) is not None
 
 
 def _is_plain_type(of: pa.DataType) -> bool:
@@ -106,7 +112,7 @@ def _is_plain_type(of: pa.DataType) -> bool:
         or types.is_binary(of)
         or types.is_date32(of)
         or types.is_decimal128(of)
-        or (types.is_timestamp(of) and of.unit == "us")
+        or (types.is_timestamp(of) and of.unit == "us" and of.tz in (None, "UTC"))
     )
 
 
@@ -115,6 +121,7 @@ def write(
     schema: pa.Schema,
     metadata: Mapping[str, Any],
     codec: str,
+    spark: str,
     create: Callable[[str, pa.Buffer], None],
 ) -> Iterator[dict[str, Any]]:
     """Write rows into files, one for each partition of the table that has any.
@@ -124,6 +131,7 @@ def write(
         schema: their columns.
         metadata: the table's ``metaData`` action.
         codec: of :data:`CODECS`.
+        spark: the version of Spark by whose rules the values are.
         create: puts a file in place, given its name from the table's path on.
 
     Yields:
@@ -137,8 +145,15 @@ def write(
             folder = "".join(f"{name}={value}/" for name, value in named.items())
             name = f"{folder}part-00000-{uuid.uuid4()}-c000.{codec}.parquet"
             file = pa.BufferOutputStream()
-            # What is declared in ns is us to Spark, which refuses a file with ns.
-            pq.write_table(part, file, compression=CODECS[codec], coerce_timestamps="us")
+            pq.write_table(
+                # Without it a reader takes old dates for those of the calendar of Spark 2.
+                part.replace_schema_metadata({"org.apache.spark.version": spark}),
+                file,
+                compression=CODECS[codec],
+                # What is declared in ns is us to Spark, which refuses a file with ns.
+                coerce_timestamps="us",
+                write_statistics=[f.name for f in part.schema if _has_bounds(f.type)],
+            )
             data = file.getvalue()
             create(name, data)
             columns = part.column_names if indexed < 0 else part.column_names[:indexed]
@@ -198,6 +213,15 @@ def _partitions(
         chosen = table.filter(reduce(pc.and_, equal)).drop_columns(list(by))
         told = {name: None if value is None else str(value) for name, value in values.items()}
         yield told, chosen
+
+
+def _has_bounds(of: pa.DataType) -> bool:
+    """Whether Parquet's own statistics of a column may be written.
+
+    Arrow leaves NaN out of them, which is the greatest value to Spark: it would look for what is
+    greater than 1 in no file of 0.5 and NaN.
+    """
+    return not types.is_nested(of) and not types.is_floating(of)
 
 
 def _statistics(columns: pa.Table, rows: int) -> dict[str, Any]:

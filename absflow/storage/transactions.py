@@ -39,6 +39,7 @@ from absflow.storage.files import Files
 __all__ = ["ArrowRows", "DriverRows", "append_once"]
 
 _CODEC = "spark.sql.parquet.compression.codec"
+_ENCRYPTED = "parquet.crypto.factory.class"
 _ADD = pa.schema([("add", pa.string())])
 _lock = threading.Lock()
 _known: dict[str, _Transactions] = {}
@@ -148,7 +149,7 @@ def _write(
     metadata = json.loads(snapshot.metadata().json())["metaData"]
     due = StructType.fromJson(json.loads(metadata["schemaString"]))
     if isinstance(rows, DriverRows):
-        return _by_driver(rows.table, path, files, metadata, due)
+        return _by_driver(rows, path, files, metadata, due)
     folder = files.mounted(path)
     codec = str(rows.sparkSession.conf.get(_CODEC, "snappy")).lower()
     protocol = json.loads(snapshot.protocol().json())["protocol"]
@@ -157,14 +158,16 @@ def _write(
         and codec in data_files.CODECS
         and from_arrow_schema(rows.schema) == due
         and data_files.is_plain(rows.schema, protocol, metadata)
+        and rows.sparkSession.sparkContext._jsc.hadoopConfiguration().get(_ENCRYPTED) is None
     ):
         return _by_workers(rows, folder, metadata, codec)
     return rows.frame()
 
 
 def _by_driver(
-    table: pa.Table, path: str, files: Files, metadata: Mapping[str, Any], due: StructType
+    rows: DriverRows, path: str, files: Files, metadata: Mapping[str, Any], due: StructType
 ) -> list[dict[str, Any]]:
+    table, version = rows.table, rows.sparkSession.version
     seen = from_arrow_schema(table.schema)
     if seen != due:
         raise StorageError(
@@ -175,17 +178,18 @@ def _by_driver(
     def create(name: str, data: pa.Buffer) -> None:
         files.create(f"{path}/{name}", data.to_pybytes())
 
-    return list(data_files.write(table.to_batches(), table.schema, metadata, "snappy", create))
+    batches = table.to_batches()
+    return list(data_files.write(batches, table.schema, metadata, "snappy", version, create))
 
 
 def _by_workers(
     rows: ArrowRows, folder: str, metadata: Mapping[str, Any], codec: str
 ) -> list[dict[str, Any]]:
-    make, schema = rows.make, rows.schema
+    make, schema, version = rows.make, rows.schema, rows.sparkSession.version
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         create = partial(data_files.create, folder)
-        adds = data_files.write(make(batches), schema, metadata, codec, create)
+        adds = data_files.write(make(batches), schema, metadata, codec, version, create)
         yield pa.RecordBatch.from_pydict({"add": [json.dumps(add) for add in adds]}, _ADD)
 
     told = rows.source.mapInArrow(write, from_arrow_schema(_ADD)).collect()

@@ -3,6 +3,7 @@
 from datetime import date, datetime, timezone
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from arrow_cases import examples, rows_of
@@ -141,6 +142,10 @@ WRONG = {
     "output is ('a',), but a tuple of 2 (k, total) is expected": (None, [("a",)]),
     "output is 'a', but a tuple of 2 (k, total) is expected": (None, "ab"),
     "Could not convert 'one'": (("one", "x"), None),
+    "state has 1.5 in column 'n', but an integer is declared (int64)": ((1.5, "x"), None),
+    "state has nan in column 'n'": ((float("nan"), "x"), None),
+    "state has Decimal('0.5') in column 'n'": ((Decimal("0.5"), "x"), None),
+    "output has 2.5 in column 'total'": (None, [("a", 1), ("b", None), ("b", 2.5)]),
 }
 
 
@@ -154,6 +159,16 @@ def test_wrong_answers_are_told(said):
     message = error_of(per_row(wrong_for_b))
     assert said in message
     assert "the first bad row has key {'k': 'b'}" in message
+
+
+def test_a_whole_number_may_be_of_any_type():
+    """Of numpy, too; Arrow takes it as it is."""
+
+    def whole(_state, row):
+        return (np.float64(3.0), "x"), [(row[0], n) for n in (2.0, Decimal(2), np.int8(2))]
+
+    processed = call(per_row(whole), MADE, AB, EMPTY)
+    assert [total for _, total in rows_of(processed.output)] == [2] * 3 * AB.num_rows
 
 
 def test_the_trace_shows_the_users_function_only():

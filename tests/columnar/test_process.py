@@ -1,6 +1,7 @@
 """The process function: what it is given, and how each wrong answer of it is told."""
 
 import dataclasses
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -333,8 +334,24 @@ WRONG_OUTPUTS = {
     "nested": (pa.table({"k": ["a"], "total": [[1]]}), "has type list<"),
     "text in pandas": (pd.DataFrame({"k": ["a"], "total": ["many"]}), "has type object, but int64"),
     "fraction in pandas": (pd.DataFrame({"k": ["a"], "total": [1.5]}), "has type float64, but"),
+    "fraction among objects": (
+        pd.DataFrame({"k": ["a", "b"], "total": pd.Series([1, 1.5], dtype=object)}),
+        "output has 1.5 in column 'total', but an integer is declared (int64)",
+    ),
     "large in pandas": (pd.DataFrame({"k": ["a"], "total": [2**70]}), "has type object, but"),
 }
+
+
+def test_a_decimal_that_outgrew_its_type_is_refused():
+    """Arrow's product keeps the type of its factors, whatever comes out; a file would cut it."""
+    factors = pa.array([Decimal("9999999.99")] * 3, pa.decimal128(9, 2))
+    grown = pa.table({"k": ["a"] * 3, "total": factors}).group_by("k")
+    made = dataclasses.replace(
+        MADE, output=pa.schema([("k", pa.string()), ("total", pa.decimal128(9, 2))])
+    )
+    product = grown.aggregate([("total", "product")]).rename_columns(["k", "total"])
+    with pytest.raises(ProcessError, match=r"column 'total' .* do not fit"):
+        call(returning(Result(output=product)), made, AB, EMPTY)
 
 
 @pytest.mark.parametrize(("output", "said"), WRONG_OUTPUTS.values(), ids=WRONG_OUTPUTS)

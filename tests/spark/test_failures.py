@@ -237,9 +237,16 @@ def test_a_source_that_is_no_stream_is_refused(spark: SparkSession) -> None:
     ):
         with pytest.raises(absflow.GraphError, match="has a stateful operator"):
             job.source("a", stateful)
+    with pytest.raises(absflow.GraphError, match="has a watermark"):
+        job.source("a", stream.withWatermark("timestamp", "1 minute"))
     with pytest.raises(absflow.GraphError, match="is not Spark DDL"):
         job.stage("x", "a", key="k", state="n lon g", output="n long", process=to_group)
     with pytest.raises(absflow.GraphError, match="form is 'per-group', must be one of"):
         job.stage(
             "x", "a", key="k", state="n long", output="n long", process=to_group, form="per-group"
+        )
+    wrong = r"to_group\(.*, but one of form 'per-row' is called with \(state, row\); say which"
+    with pytest.raises(absflow.GraphError, match=wrong):
+        job.stage(
+            "x", "a", key="k", state="n long", output="n long", process=to_group, form="per-row"
         )

@@ -225,6 +225,7 @@ def test_what_workers_say_of_their_files_hides_no_row(
         "t": ("timestamp", ["'2024-01-01 00:00:00.0009'", "'9999-12-31 23:59:59.999999'", "null"]),
         "local": ("timestamp_ntz", ["'1969-12-31 23:59:59.999999'", "'2024-01-01'", "null"]),
         "b": ("boolean", ["true", "false", "null"]),
+        "inner": ("struct<d: double>", ["struct('NaN')", "struct('0.5')", "null"]),
     }
     parts = [
         ", ".join(
@@ -232,7 +233,7 @@ def test_what_workers_say_of_their_files_hides_no_row(
         )
         for place in range(3)
     ]
-    given = spark.sql(" UNION ALL ".join(f"SELECT {part}" for part in parts))
+    given = spark.sql(" UNION ALL ".join(f"SELECT {part}" for part in parts)).coalesce(1)
     schema = pa.schema([field.with_nullable(True) for field in given.toArrow().schema])
     tables.create(spark, path, schema)
 
@@ -248,6 +249,15 @@ def test_what_workers_say_of_their_files_hides_no_row(
         for value in values:
             found = there.where(f"{name} <=> cast({value} AS {of})")
             assert found.count() == values.count(value), (name, value)
+    for condition in ("d > 1", "d >= 0.6", "d = double('NaN')", "inner.d > 1"):
+        assert there.where(condition).count() == 1, condition
+    # A reader that takes files without a version for those of another calendar.
+    old = "spark.sql.parquet.datetimeRebaseModeInRead"
+    spark.conf.set(old, "LEGACY")
+    try:
+        assert there.where("day = date'0001-01-01'").count() == 1
+    finally:
+        spark.conf.unset(old)
 
 
 def test_any_reader_can_read_what_the_driver_writes(spark: SparkSession, tmp_path: Path) -> None:
