@@ -42,10 +42,12 @@ chaos: setup ## kill the driver with SIGKILL KILLS=120 times, from SEED= (JOB=ge
 	@$(BIN)/python tests/chaos/chaos.py \
 	  $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(JOB),--job $(JOB))
 
-bench: setup .venv/.bench .venv-flink/.setup .venv-bytewax/.setup ## run each program in benchmarks/, with peers
-	@set -e; for program in benchmarks/[a-z]*.py; do echo "== $$program"; \
+bench: setup .venv/.bench .venv-flink/.setup .venv-bytewax/.setup ## run each program in benchmarks/, with peers (WRITE=1: figures into docs/figures)
+	@failed=; for program in benchmarks/[a-z]*.py; do echo "== $$program"; \
 	  case $$program in *_flink.py) python=.venv-flink/bin/python;; *) python=$(BIN)/python;; esac; \
-	  $$python $$program; done
+	  write=; if [ -n "$(WRITE)" ] && grep -q "^from _results" $$program; then write=--write; fi; \
+	  $$python $$program $$write || failed="$$failed $$program"; done; \
+	  if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
 clean: ## delete caches and what Spark left behind (.venv stays)
 	@rm -rf .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -1,11 +1,12 @@
 """A workload of ``throughput.py`` on Bytewax: one JSON line with the rows/s of each run.
 
-``python _throughput_bytewax.py FOLDER WORKLOAD WORKERS RUNS``, by a python that has bytewax. A run
-reads the first six Parquet files in ``FOLDER``, shared out among so many workers (threads of one
-process would share one interpreter lock, so each worker is a process), with recovery into SQLite
-every 10 seconds, as Bytewax's guide sets it up. As its guide advises, a step handles rows in
-batches of the source's size, and the source gives thousands at a time. The start of the processes
-is not counted.
+``python _throughput_bytewax.py FOLDER WORKLOAD WORKERS RUNS``, by a python that has bytewax. It
+reads the Parquet files in ``FOLDER``, shared out among so many workers (threads of one process
+would share one interpreter lock, so each worker is a process), with recovery into SQLite every 10
+seconds, as Bytewax's guide sets it up. As its guide advises, a step handles rows in batches of the
+source's size, and the source gives thousands at a time. A run is 10 s of a flow that goes on, the
+first of them when as many rows are through as the files that load have: what comes to the sinks of
+all workers.
 """
 
 # mypy: disable-error-code="import-not-found, misc"
@@ -18,41 +19,48 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from _workloads import WORKLOADS, Row, Workload
 
-BATCH, FILES, SNAPSHOT_S = 5_000, 6, 10
+BATCH, SNAPSHOT_S, RUN_S = 5_000, 10, 10
+Seen = list[tuple[float, int]]
 
 
-def files_in(folder: Path) -> list[Path]:
-    """Those that are read, in order."""
-    return sorted(folder.glob("*.parquet"))[:FILES]
+def flow(files: list[Path], workload: Workload, workers: int, seconds: float, seen: Seen) -> Any:
+    """Files to a running state per key to nowhere, until so long behind the loads.
 
-
-def flow(folder: Path, workload: Workload, workers: int) -> Any:
-    """Files to a running state per key to nowhere."""
+    ``seen`` is told when rows came to the sink, and how many.
+    """
     import bytewax.operators as op
     from bytewax.dataflow import Dataflow
     from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
     from bytewax.outputs import DynamicSink, StatelessSinkPartition
 
     class Part(StatefulSourcePartition):
-        def __init__(self, files: list[Path], place: int | None) -> None:
-            self.batches = [
-                batch
-                for file in files
-                for batch in pq.read_table(file).to_batches(max_chunksize=BATCH)
-            ]
+        def __init__(self, numbers: list[int], place: int | None) -> None:
             self.place = place or 0
+            self.batches = islice(self.read(numbers), self.place, None)
+            self.end: float | None = None
+
+        def read(self, numbers: list[int]) -> Iterator[pa.RecordBatch]:
+            for number in numbers:
+                if self.end is None and number >= workload.loads:
+                    self.end = time.monotonic() + seconds
+                yield from pq.read_table(files[number]).to_batches(max_chunksize=BATCH)
 
         def next_batch(self) -> list[tuple[str, Row]]:
-            if self.place == len(self.batches):
+            if self.end is not None and time.monotonic() > self.end:
                 raise StopIteration
-            batch = self.batches[self.place]
+            batch = next(self.batches)
             self.place += 1
             columns = [column.to_numpy().tolist() for column in batch.columns]
             if workload.keys == 1:
@@ -69,12 +77,11 @@ def flow(folder: Path, workload: Workload, workers: int) -> Any:
             return [str(number) for number in range(workers)]
 
         def build_part(self, step_id: str, for_part: str, resume_state: int | None) -> Part:
-            files = files_in(folder)
-            return Part(files[int(for_part) :: workers], resume_state)
+            return Part([*range(len(files))][int(for_part) :: workers], resume_state)
 
     class Nowhere(StatelessSinkPartition):
         def write_batch(self, items: list[Any]) -> None:
-            pass
+            seen.append((time.monotonic(), len(items)))
 
     class Sink(DynamicSink):
         def build(self, step_id: str, worker_index: int, worker_count: int) -> Nowhere:
@@ -91,43 +98,53 @@ def flow(folder: Path, workload: Workload, workers: int) -> Any:
 
 
 def work(given: list[str], number: int, recovery: str) -> None:
-    """One worker's process; the first prints how long it took."""
+    """One worker's process; it prints when rows came to its sink, and how many."""
     from bytewax._bytewax import cluster_main
     from bytewax.recovery import RecoveryConfig
 
-    folder, workers = Path(given[0]), int(given[2])
+    files = sorted(Path(given[0]).glob("*.parquet"))
+    workers, runs = int(given[2]), int(given[3])
     addresses = [f"127.0.0.1:{29_500 + n}" for n in range(workers)] if workers > 1 else []
-    began = time.monotonic()
+    seen: Seen = []
     cluster_main(
-        flow(folder, WORKLOADS[given[1]], workers),
+        # So much longer, as workers are not done with the loads at the same time.
+        flow(files, WORKLOADS[given[1]], workers, (runs + 2) * RUN_S, seen),
         addresses,
         number,
         epoch_interval=timedelta(seconds=SNAPSHOT_S),
         recovery_config=RecoveryConfig(recovery),
         worker_count_per_proc=1,
     )
-    if number == 0:
-        rows = sum(pq.read_metadata(file).num_rows for file in files_in(folder))
-        print(rows / (time.monotonic() - began))
+    print(json.dumps(seen))
 
 
-def run(given: list[str]) -> float:
-    """The rows/s of all workers together."""
+def run(given: list[str]) -> list[float]:
+    """The rows/s of all workers together, in each run."""
     from bytewax.recovery import init_db_dir
 
-    workers = int(given[2])
+    workers, runs = int(given[2]), int(given[3])
+    files = sorted(Path(given[0]).glob("*.parquet"))[: WORKLOADS[given[1]].loads]
+    loaded = sum(pq.read_metadata(file).num_rows for file in files)
     with tempfile.TemporaryDirectory() as recovery:
         init_db_dir(Path(recovery), workers)
         me = [sys.executable, __file__, *given]
-        first, *others = (
+        processes = [
             subprocess.Popen(
                 me, env={**os.environ, "WORKER": f"{n} {recovery}"}, stdout=subprocess.PIPE
             )
             for n in range(workers)
-        )
-        speed = float(first.communicate()[0])
-        assert all(other.wait() == 0 for other in others)
-    return speed
+        ]
+        with ThreadPoolExecutor() as reading:  # one that is not read from would wait for it
+            told = list(reading.map(lambda process: process.communicate()[0], processes))
+        assert all(process.returncode == 0 for process in processes)
+    # Before it, Bytewax may say that another was not there yet.
+    seen = [json.loads(text.splitlines()[-1]) for text in told]
+    at, rows = zip(*sorted(chain.from_iterable(seen)), strict=True)
+    since = at[np.searchsorted(np.cumsum(rows), loaded)]
+    if at[-1] < since + runs * RUN_S:
+        sys.exit(f"the rows were through after {at[-1] - since:.0f} s; write more files")
+    run_of = (np.array(at) - since) // RUN_S
+    return [float(np.sum(rows, where=run_of == number) / RUN_S) for number in range(runs)]
 
 
 if __name__ == "__main__":
@@ -135,4 +152,4 @@ if __name__ == "__main__":
         number, _, recovery = worker.partition(" ")
         work(sys.argv[1:], int(number), recovery)
     else:
-        print(json.dumps({"rows/s": [run(sys.argv[1:]) for _ in range(int(sys.argv[4]))]}))
+        print(json.dumps({"rows/s": run(sys.argv[1:])}))

@@ -36,8 +36,11 @@ INTERVALS = {NONE: "1h", "every 60 s": "60s", "every 10 s": "10s", "every 3 s": 
 
 def measure(
     spark: SparkSession, source: Path, interval: str, seconds: float
-) -> tuple[float, float, int]:
-    """Rows per second; the share of the time that checkpoints took, in %; how many there were."""
+) -> tuple[float, float | None, int]:
+    """Rows per second; the share of the time that checkpoints took, in %; how many there were.
+
+    No share if there was no time without a checkpoint on its way.
+    """
     with tempfile.TemporaryDirectory() as root:
         configure(
             spark,
@@ -56,16 +59,18 @@ def measure(
     took = made[-1][0] - made[0][0]
     pending = [(since, until) for since, until in pending if made[0][0] < since < made[-1][0]]
     lost = _lost(made, pending)
-    return speed(made), 100 * lost / took, len(pending)
+    return speed(made), None if lost is None else 100 * lost / took, len(pending)
 
 
-def _lost(made: list[tuple[float, int]], pending: list[tuple[float, float]]) -> float:
+def _lost(made: list[tuple[float, int]], pending: list[tuple[float, float]]) -> float | None:
     """What commits took longer that came while a checkpoint was pending, s in all."""
     steps = [
         (at - before, rows, any(since < at and until > before for since, until in pending))
         for (before, _), (at, rows) in itertools.pairwise(made)
     ]
     calm = [(took, rows) for took, rows, meets in steps if not meets]
+    if not calm:
+        return None
     pace = sum(took for took, _ in calm) / sum(rows for _, rows in calm)
     return sum(took - rows * pace for took, rows, meets in steps if meets)
 
@@ -86,9 +91,10 @@ def main(runs: int, seconds: float, write: bool) -> None:
             for name, interval in INTERVALS.items():
                 pace, share, completed = measure(spark, Path(folder), interval, seconds)
                 results.runs[case][name].append(pace)
-                if name != NONE:
+                told = f"{pace:>9,.0f} rows/s, {completed} completed"
+                if name != NONE and share is not None:
                     shares.runs[case].setdefault(name, []).append(share)
-                told = f"{pace:>9,.0f} rows/s, {completed} completed, {share:.1f} %"
+                    told += f", {share:.1f} %"
                 print(f"{name:<14} {told}", flush=True)
         spark.stop()
     for measured in (results, shares):

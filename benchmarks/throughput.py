@@ -4,30 +4,31 @@
 [--write]``. Every peer does the work of ``_workloads.py`` on the same Parquet files. Those on Spark
 read one a micro-batch and append what they emit to a Delta table: a row per touched key (per row: a
 row per row). A JVM compiles what it runs often for a minute and longer, at the cost of what it
-runs; so a round of the quick ones is not counted, 60 micro-batches of each, nor are the first
-micro-batches of any, in which keys are new. A run is a micro-batch, its rows by its whole time as
-Spark reports it (``triggerExecution``); of the quick ones three times as many are counted, for
-their micro-batches differ by a tenth and more. Bytewax and PyFlink forget what they emit;
-``_throughput_bytewax.py`` and ``_throughput_flink.py`` say how they are measured. Both have
-environments of their own, which ``make bench`` makes.
+runs; so a round of the quick ones is not counted, half a minute of each, nor are the first
+micro-batches of any, in which keys are new. A run is 10 s of a job that goes on, in whole
+micro-batches, or one that takes longer: rows by the time from its first trigger to the next run's.
+absflow, Bytewax and PyFlink take a checkpoint every 10 s, so each run has one. Bytewax and PyFlink
+forget what they emit; ``_throughput_bytewax.py`` and ``_throughput_flink.py`` say how they are
+measured. Both have environments of their own, which ``make bench`` makes.
 
 How the peers are tuned: all on Spark have two shuffle partitions for two cores, whole-stage code
 generation and FAIR scheduling as absflow has them; the built-in aggregation and
 ``transformWithStateInPandas`` have RocksDB with changelog checkpointing, as Spark's guide advises
-for much state, and plain ``applyInPandasWithState`` has the default store in memory, which is the
-faster one here. absflow, Bytewax and PyFlink take a checkpoint every 10 s. Beside the speeds stands
-the most memory that a Python worker of absflow or Spark had. With ``--write`` the figures go to
-``docs/figures``; they are for this machine and this run only.
+for much state, and do not count their rows, which costs a lookup for each write; plain
+``applyInPandasWithState`` has the default store in memory, which is the faster one here. absflow
+has 16 key groups (128 is the default, which hardly differs). Beside the speeds stands the most
+memory that a Python worker of absflow or Spark had, loads included. With ``--write`` the figures go
+to ``docs/figures``; they are for this machine and this run only.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from _workloads import WORKLOADS, Workload
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
@@ -51,6 +53,7 @@ _STORES = "org.apache.spark.sql.execution.streaming.state"
 ROCKS = {
     "spark.sql.streaming.stateStore.providerClass": f"{_STORES}.RocksDBStateStoreProvider",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
 }
 HERE = Path(__file__).parent
 
@@ -264,10 +267,13 @@ OTHERS = {
     "PyFlink, thread": ("flink", ("thread",)),
 }
 
-WARM = 60
+RUN_S, WARM_RUNS = 10, 3
+# A micro-batch of fewer has barriers alone.
+LEAST_ROWS = 1_000
+# Behind those that load, as many as the quickest may need.
+FILES = 200
 # Those on Spark that warm its JVM up in no time.
 QUICK = ("absflow, columnar", "absflow, per row", BUILT_IN)
-MORE = 3
 # A function per key and micro-batch, and PyFlink, take half an hour of a case: one case has them.
 _FAST = (*QUICK, "Bytewax, 1 worker", "Bytewax, 2 workers")
 FEW = {case: _FAST for case in WORKLOADS if case != "100 k uniform keys"}
@@ -281,7 +287,7 @@ class _FailedError(Exception):
 def measure(
     spark: SparkSession, peer: str, case: str, source: Path, runs: int
 ) -> tuple[list[float], float]:
-    """Rows per second of each counted micro-batch; the most MB that a Python worker had."""
+    """Rows per second of each run; the most MB that a Python worker had."""
     start, conf = ON_SPARK[peer]
     workload = WORKLOADS[case]
     for name, value in conf.items():
@@ -293,7 +299,7 @@ def measure(
             reader = spark.readStream.schema(workload.rows).option("maxFilesPerTrigger", 1)
             running = start(workload, reader.parquet(str(source)), root)
             try:
-                speeds = _batches(spark, workload.loads, runs)
+                speeds = _runs(spark, workload.loads, runs)
             except _FailedError as error:
                 print(f"{peer} is not measured, for it failed: {error}")
                 return [], 0.0
@@ -305,28 +311,36 @@ def measure(
             spark.conf.unset(name)
 
 
-def _batches(spark: SparkSession, loads: int, runs: int) -> list[float]:
+def _runs(spark: SparkSession, loads: int, runs: int) -> list[float]:
     (query,) = spark.streams.active
+    due = time.monotonic() + runs * RUN_S
     while True:
         if not query.isActive:
             raise _FailedError(query.exception())
-        newest = query.lastProgress
         # The progress of every micro-batch, asked for again and again, would cost the query time.
-        if newest is not None and newest.batchId + 1 >= loads + runs:
-            done = [p for p in query.recentProgress if p.numInputRows >= 1000]
-            if len(done) >= loads + runs:
-                return [
-                    p.numInputRows / p.durationMs["triggerExecution"] * 1000
-                    for p in done[loads : loads + runs]
-                ]
+        if time.monotonic() > due:
+            done = query.recentProgress
+            if len(speeds := _speeds(done, loads)) >= runs:
+                return speeds[:runs]
+            if len(done) >= loads + FILES:
+                raise _FailedError("it has read all files")
+            due = time.monotonic() + RUN_S
         time.sleep(0.2)
 
 
-def _repeat(folder: Path, often: Path, count: int) -> None:
-    """The files in ``folder``, time and again, until there are so many."""
-    files = sorted(folder.glob("*.parquet"))
-    for number in range(count):
-        os.link(files[number % len(files)], often / f"{number:04d}.parquet")
+def _speeds(done: list[StreamingQueryProgress], loads: int) -> list[float]:
+    """Rows per second of each whole run, behind the micro-batches that load."""
+    begun = [datetime.fromisoformat(progress.timestamp).timestamp() for progress in done]
+    ends = np.flatnonzero([progress.numInputRows >= LEAST_ROWS for progress in done])
+    if len(ends) <= loads:
+        return []
+    speeds, rows, since = [], 0, ends[loads - 1] + 1
+    for place in range(since, len(done) - 1):
+        rows += done[place].numInputRows
+        if (took := begun[place + 1] - begun[since]) >= RUN_S:
+            speeds.append(rows / took)
+            rows, since = 0, place + 1
+    return speeds
 
 
 # -- the others ------------------------------------------------------------------------------------
@@ -351,22 +365,20 @@ def measure_other(peer: str, case: str, source: Path, runs: int) -> list[float]:
 def main(cases: list[str], peers: list[str], rows: int, runs: int, write: bool) -> None:
     """Each case, each peer in turn."""
     spark = session("throughput", "6g")
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
     results = Results("throughput", "rows/s", (PLAIN, BUILT_IN))
     memory = Results("memory", "MB, most of one Python worker")
     for case in cases:
         workload = WORKLOADS[case]
         with tempfile.TemporaryDirectory() as folder:
-            workload.write(Path(folder), workload.loads + MORE * runs + 2, rows)
+            workload.write(Path(folder), workload.loads + FILES, rows)
             if case == cases[0]:
                 # The more a JVM has compiled the faster it is: who comes first would lose by it.
-                with tempfile.TemporaryDirectory() as often:
-                    _repeat(Path(folder), Path(often), WARM + 2)
-                    for peer in (peer for peer in peers if peer in QUICK):
-                        measure(spark, peer, case, Path(often), WARM - workload.loads)
+                for peer in (peer for peer in peers if peer in QUICK):
+                    measure(spark, peer, case, Path(folder), WARM_RUNS)
             for peer in (peer for peer in peers if peer in FEW.get(case, peers)):
                 if peer in ON_SPARK:
-                    count = MORE * runs if peer in QUICK else runs
-                    speeds, worker = measure(spark, peer, case, Path(folder), count)
+                    speeds, worker = measure(spark, peer, case, Path(folder), runs)
                     if worker and peer != BUILT_IN:
                         memory.add(case, peer, [worker])
                 else:
@@ -381,7 +393,7 @@ def main(cases: list[str], peers: list[str], rows: int, runs: int, write: bool) 
 
 
 if __name__ == "__main__":
-    parser = arguments("Throughput of keyed state, beside peers.", "that are counted")
+    parser = arguments("Throughput of keyed state, beside peers.", "of 10 s or a micro-batch")
     parser.add_argument("--case", nargs="+", default=[*WORKLOADS], choices=[*WORKLOADS])
     parser.add_argument("--only", nargs="+", default=[*ON_SPARK, *OTHERS])
     parser.add_argument("--rows", type=int, default=200_000, help="in a micro-batch")
