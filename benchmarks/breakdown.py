@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from _results import Results, arguments
 from _running_sum import add, configure, session
 from _workloads import WORKLOADS
@@ -30,6 +31,8 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 import absflow
 from absflow.spark.plan import PAGE_TYPE, by_range, choose_ranges, data_pages
+from absflow.storage import tables
+from absflow.storage.transactions import DriverRows, append_once
 
 PHASES = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets")
 WARM = 60
@@ -188,10 +191,11 @@ def limits(spark: SparkSession, source: Path, runs: int) -> Times:
         )
         done = batches(spark, WARM + runs)[WARM:]
         query.stop()
-        seconds = []
-        for _ in range(WARM + runs):
+        row, seconds = pa.table({"n": [1]}), []
+        tables.create(spark, f"{root}/table", row.schema)
+        for number in range(WARM + runs):
             since = time.monotonic()
-            spark.range(1).coalesce(1).write.format("delta").mode("append").save(f"{root}/table")
+            append_once(DriverRows(spark, row), f"{root}/table", "breakdown", number, {})
             seconds.append(time.monotonic() - since)
     return {
         "an empty applyInPandasWithState, same pages": [

@@ -237,10 +237,9 @@ def run_key_group(
         shelf: where the files of a large state lie; None if all of it is kept inline.
 
     Returns:
-        The pages that it emits (those for the driver that came from stages before it in the chain,
-        which may have more key groups; DATA, STATE, BARRIER and END, then one REPORT if it met a
-        control row, holds pages or was restored), and what it keeps: ``stored`` itself if nothing
-        changed.
+        The pages that it emits (those for the driver that came from stages before it in the chain;
+        DATA, STATE, BARRIER and END, then one REPORT if it met a control row, holds pages or was
+        restored), and what it keeps: ``stored`` itself if nothing changed.
 
     Raises:
         PageCorruptError: a page does not decode.

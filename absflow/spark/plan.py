@@ -301,8 +301,7 @@ def choose_ranges(spark: SparkSession, key_groups: int) -> list[int]:
 
 def by_range(pages: DataFrame, key_groups: int, ranges: Sequence[int]) -> GroupedData:
     """The pages of so many key groups, by their range; ``ranges`` is of :func:`choose_ranges`."""
-    # Pages of a stage before this one in the chain may be of key groups that this one has not.
-    place = f"least(key_group, {key_groups - 1}) * {len(ranges)} div {key_groups}"
+    place = f"key_group * {len(ranges)} div {key_groups}"
     key_group_range = F.array(*map(F.lit, ranges))[F.expr(f"int({place})")]
     return pages.withColumn(_RANGE, key_group_range).groupBy(_RANGE)
 

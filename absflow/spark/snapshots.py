@@ -159,7 +159,7 @@ class SnapshotAppender:
         return not table.where(F.col("set_id") == checkpoint_id).isEmpty()
 
 
-def _typed(pages: DataFrame, spec: StageSpec) -> DataFrame:
+def _typed(pages: DataFrame, spec: StageSpec) -> tables.ArrowRows:
     """The rows of the state history table in STATE pages."""
     schema = tables.history_columns(spec.keys, spec.state)
     inside = snapshot_schema(spec.keys, spec.state)
@@ -172,7 +172,7 @@ def _typed(pages: DataFrame, spec: StageSpec) -> DataFrame:
                 changed = decode(page.payload, inside, what)
                 yield _history_rows(changed, page.checkpoint_id, page.key_group, schema)
 
-    return pages.mapInArrow(rows, from_arrow_schema(schema))
+    return tables.ArrowRows(pages, rows, schema)
 
 
 def _history_rows(

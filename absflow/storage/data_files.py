@@ -205,14 +205,15 @@ def _partitions(
     if not by:
         yield {}, table
         return
-    for values in table.group_by(list(by)).aggregate([]).to_pylist():
-        equal = [
+    there = table.group_by(list(by)).aggregate([]).to_pylist()
+    for values in there:
+        equal = (
             table[name].is_null() if value is None else pc.equal(table[name], value)
             for name, value in values.items()
-        ]
-        chosen = table.filter(reduce(pc.and_, equal)).drop_columns(list(by))
+        )
+        chosen = table if len(there) == 1 else table.filter(reduce(pc.and_, equal))
         told = {name: None if value is None else str(value) for name, value in values.items()}
-        yield told, chosen
+        yield told, chosen.drop_columns(list(by))
 
 
 def _has_bounds(of: pa.DataType) -> bool:
