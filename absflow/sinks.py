@@ -215,13 +215,19 @@ class DeltaSink:
                 f"output is {from_arrow_schema(schema).simpleString()}; choose another path"
             )
 
-    def write(self, rows: DataFrame | tables.ArrowRows, made: SinkWrite | SinkPublication) -> None:
+    def write(self, rows: DataFrame, made: SinkWrite | SinkPublication) -> None:
         """Append in one commit, unless the log has it already.
 
         What a checkpoint publishes is a version of the table also if it is nothing.
         """
+        self.append(rows, made)
+
+    def append(
+        self, rows: DataFrame | tables.ArrowRows, made: SinkWrite | SinkPublication
+    ) -> list[str] | None:
+        """Write, and return what was told beside rows in Arrow."""
         publishes = isinstance(made, SinkPublication)
-        tables.append_once(
+        return tables.append_once(
             rows, self.path, made.app_id, made.version, made.note, if_empty=publishes
         )
 

@@ -5,11 +5,15 @@ Order of the writes of batch b, and what a kill between two of them leaves behin
 1. rows to the channel (``txnVersion`` 2b): the only action that runs the stateful operator; its
    pages are persisted and everything else is read from there;
 2. rows to the sinks, one commit per epoch;
-3. if the batch met a control row: STATE pages to staging files, if they are large; barriers to the
-   channel (``txnVersion`` 2b + 1), a commit of their own because a Delta reader never passes a
-   version before it has read all of it; the alignment after the batch; STATE pages to the state
-   history, if they are small (``txnVersion`` is the checkpoint's id);
+3. if the batch met a control row: barriers to the channel (``txnVersion`` 2b + 1), a commit of
+   their own because a Delta reader never passes a version before it has read all of it; the
+   alignment after the batch;
 4. the report to the coordinator, then Spark's own commit of the batch.
+
+The workers that write the rows in 1 write the batch's snapshots into files of the state history,
+too, which a thread of :mod:`absflow.spark.snapshots` commits behind 4 (``txnVersion`` is the
+checkpoint's id). Where they may not, or the write of 1 was another's: STATE pages go to staging
+files before 3, if they are large, and to the state history behind it, if they are small.
 
 A query runs a chain of stages (:mod:`absflow.spark.plan`). Only the rows of the last are committed;
 3 and 4 are done for each that met a control row.
@@ -23,13 +27,15 @@ driver has started.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from absflow.columnar.pages import (
@@ -47,6 +53,7 @@ from absflow.spark.backpressure import Backpressure
 from absflow.spark.drain import Drain
 from absflow.spark.plan import settle, tell_alignments
 from absflow.spark.reports import Control, StageReports, Times, merge
+from absflow.spark.snapshots import Histories, SnapshotFiles
 from absflow.spark.stops import StoppedError, is_stop
 from absflow.storage import tables
 from absflow.storage.fence import Fence
@@ -54,6 +61,33 @@ from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 
 __all__ = ["ChainBatches"]
+
+
+class _Heard:
+    """What the workers told beside the rows of a batch.
+
+    Attributes:
+        histories: the tables for which they have written files.
+        reports: by stage key group and payload of its REPORT pages.
+        adds: by stage and checkpoint the actions that add files to the state history.
+    """
+
+    def __init__(self, histories: Histories) -> None:
+        self.histories = histories
+        self.reports: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        self.adds: dict[str, dict[int, list[dict[str, Any]]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+
+    def hear(self, text: str) -> None:
+        """Take one thing that :class:`SnapshotFiles` told."""
+        ((what, told),) = json.loads(text).items()
+        if what == "report":
+            stage, key_group, payload = told
+            self.reports[stage].append((key_group, payload))
+        else:
+            stage, checkpoint_id, action = told
+            self.adds[stage][checkpoint_id].append(action)
 
 
 class ChainBatches:
@@ -128,8 +162,18 @@ class ChainBatches:
 
     def _batch(self, pages: DataFrame, batch_id: int, started_ms: int) -> None:
         epoch = self._last.alignment.epoch
-        seen = self._write_first(pages, batch_id, epoch)
-        controls = self._controls(pages) if seen["reports"] else {}
+        histories = {} if self._first else self._histories()
+        seen, told = self._write_first(pages, batch_id, epoch, histories)
+        heard = _Heard(histories) if told is not None else _Heard({})
+        for text in told or ():
+            heard.hear(text)
+        if told is None and seen["reports"]:
+            self._hear_reports(pages, heard)
+        controls = {
+            stage: merge(stage.spec, reports)
+            for stage in self._stages
+            if (reports := heard.reports[stage.spec.name])
+        }
         epochs = [epoch]
         if (last := controls.get(self._last)) is not None:
             epochs += [n + 1 for n in sorted(last.snapshots)]
@@ -137,12 +181,13 @@ class ChainBatches:
         self._last.count_emitted(seen["rows"] or 0)
         commit_ms = tables.now_ms() - started_ms
         if controls:
-            self._snapshot(pages, controls, batch_id, started_ms, commit_ms)
+            self._snapshot(pages, controls, heard, batch_id, started_ms, commit_ms)
 
     def _snapshot(
         self,
         pages: DataFrame,
         controls: Mapping[StageReports, Control],
+        heard: _Heard,
         batch_id: int,
         started_ms: int,
         commit_ms: int,
@@ -155,7 +200,14 @@ class ChainBatches:
 
         for stage, control in controls.items():
             stage.note_arrivals(control, offsets, started_ms)
-        staged = {stage: stage.stage(pages, control) for stage, control in controls.items()}
+        staged: dict[StageReports, Mapping[int, str | tables.Written]] = {}
+        for stage, control in controls.items():
+            name = stage.spec.name
+            if name in heard.histories:
+                table, _ = heard.histories[name]
+                staged[stage] = stage.written(control, table, heard.adds[name])
+            else:
+                staged[stage] = stage.stage(pages, control)
         forward_ms = self._forward(pages, batch_id)
         for stage, control in controls.items():
             stage.save(batch_id, control)
@@ -168,31 +220,50 @@ class ChainBatches:
 
     # -- rows ---------------------------------------------------------------------------------
 
-    def _write_first(self, pages: DataFrame, batch_id: int, epoch: int) -> dict[str, Any]:
-        """The write that runs the operator; what it saw comes with it, without another action."""
+    def _histories(self) -> Histories:
+        """Where workers may write the snapshots of a batch, by stage."""
+        found = {stage.spec.name: stage.history() for stage in self._stages}
+        return {name: history for name, history in found.items() if history is not None}
+
+    def _write_first(
+        self, pages: DataFrame, batch_id: int, epoch: int, histories: Histories
+    ) -> tuple[dict[str, Any], list[str] | None]:
+        """The write that runs the operator; what it saw comes with it, without another action.
+
+        And what :class:`SnapshotFiles` told; None if the rows were not written by workers.
+        """
         if self._first:
             seen = pages.agg(*_seen()).collect()[0].asDict()
             if self._channel is not None and not self._replayed(pages, batch_id):
-                self._write_channel(pages, batch_id)
-            return seen
-        observation = Observation()
+                self._write_channel(pages, batch_id, None)
+            return seen, None
+        observation, told = Observation(), None
         observed = pages.observe(observation, *_seen())
+        beside = partial(SnapshotFiles, histories)
         if self._channel is not None:
-            self._write_channel(observed, batch_id)
+            told = self._write_channel(observed, batch_id, beside)
         elif self._first_sink is not None:
-            self._write_sink(observed, self._first_sink, batch_id, epoch)
+            told = self._write_sink(observed, self._first_sink, batch_id, epoch, beside)
         else:
-            return pages.agg(*_seen()).collect()[0].asDict()
-        return dict(observation.get)
+            return pages.agg(*_seen()).collect()[0].asDict(), None
+        return dict(observation.get), told
 
-    def _write_channel(self, pages: DataFrame, batch_id: int) -> None:
+    def _write_channel(
+        self, pages: DataFrame, batch_id: int, beside: Callable[[], SnapshotFiles] | None
+    ) -> list[str] | None:
         assert self._channel is not None
         note = {"rows": "rows", "stage": self._last.spec.name, "batch": batch_id}
-        rows = self._rows(pages, batch_id)
+        rows = self._rows(pages, batch_id, _is(PageKind.DATA), beside)
         self._fence.check()
-        tables.append_once(rows, self._channel, self._channel_app, 2 * batch_id, note)
+        return tables.append_once(rows, self._channel, self._channel_app, 2 * batch_id, note)
 
-    def _rows(self, pages: DataFrame, batch_id: int | None) -> tables.ArrowRows:
+    def _rows(
+        self,
+        pages: DataFrame,
+        batch_id: int | None,
+        wanted: Column,
+        beside: Callable[[], SnapshotFiles] | None = None,
+    ) -> tables.ArrowRows:
         output = self._last.spec.output
         schema = output if batch_id is None else channel_schema(output)
 
@@ -200,8 +271,9 @@ class ChainBatches:
             settle()
             return unpack(batches, output, batch_id)
 
-        data = pages.where(F.col("kind") == PageKind.DATA.value)
-        return tables.ArrowRows(data, rows, schema)
+        if beside is not None:
+            wanted |= _is(PageKind.REPORT) | _is(PageKind.STATE)
+        return tables.ArrowRows(pages.where(wanted), rows, schema, beside)
 
     def _write_sinks(self, pages: DataFrame, batch_id: int, epochs: list[int]) -> None:
         """Write what :meth:`_write_first` has not: epochs in order, sink by sink."""
@@ -211,15 +283,23 @@ class ChainBatches:
                 if not (done and epoch == self._last.alignment.epoch):
                     self._write_sink(pages, name, batch_id, epoch)
 
-    def _write_sink(self, pages: DataFrame, name: str, batch_id: int, epoch: int) -> None:
+    def _write_sink(
+        self,
+        pages: DataFrame,
+        name: str,
+        batch_id: int,
+        epoch: int,
+        beside: Callable[[], SnapshotFiles] | None = None,
+    ) -> list[str] | None:
         made = SinkWrite(self._job, self._last.spec.name, name, self._attempt, batch_id, epoch)
-        rows = self._rows(pages.where(F.col("checkpoint_id") == epoch), None)
+        wanted = _is(PageKind.DATA) & (F.col("checkpoint_id") == epoch)
         self._fence.check()
         sink = self._sinks[name]
         if type(sink) is DeltaSink:
-            sink.write(rows, made)
-        else:  # also a class derived of it may look at the rows
-            sink.write(rows.frame(), made)
+            return sink.append(self._rows(pages, None, wanted, beside), made)
+        # Also a class derived of it may look at the rows.
+        sink.write(self._rows(pages, None, wanted).frame(), made)
+        return None
 
     # -- replay -------------------------------------------------------------------------------
 
@@ -235,7 +315,7 @@ class ChainBatches:
         due = _digest(there)
         if due == (0, 0):
             return False  # or it had no rows, and will have none now
-        seen = _digest(self._rows(pages, batch_id).frame())
+        seen = _digest(self._rows(pages, batch_id, _is(PageKind.DATA)).frame())
         if seen != due:
             raise ReplayMismatchError(
                 f"stage {self._last.spec.name!r}, batch {batch_id}: the replay gave {seen[0]} rows "
@@ -247,15 +327,11 @@ class ChainBatches:
 
     # -- control rows -------------------------------------------------------------------------
 
-    def _controls(self, pages: DataFrame) -> dict[StageReports, Control]:
-        """Of each stage that reports anything, upstream first."""
-        reports = (
-            pages.where(F.col("kind") == PageKind.REPORT.value)
-            .select("input", "key_group", "payload")
-            .collect()
-        )
-        mine = {s: [r for r in reports if r["input"] == s.spec.name] for s in self._stages}
-        return {stage: merge(stage.spec, rows) for stage, rows in mine.items() if rows}
+    def _hear_reports(self, pages: DataFrame, heard: _Heard) -> None:
+        """Those that nobody has told of."""
+        reports = pages.where(_is(PageKind.REPORT)).select("input", "key_group", "payload")
+        for stage, key_group, payload in reports.collect():
+            heard.reports[stage].append((key_group, payload.decode()))
 
     def _offsets(self, batch_id: int) -> list[str]:
         """The end offsets of the batch's sources, as Spark has written them before the batch."""
@@ -288,7 +364,7 @@ class ChainBatches:
         return f"{self._job}/{self._last.spec.name}/attempt={self._attempt}/channel"
 
 
-def _is(kind: PageKind) -> Any:
+def _is(kind: PageKind) -> Column:
     return F.col("kind") == kind.value
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from pyspark.sql import DataFrame, Row
+import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from absflow.columnar.pages import PageKind
@@ -27,6 +29,8 @@ from absflow.spark.plan import source_index
 from absflow.spark.positions import SourceLogs
 from absflow.spark.snapshots import SnapshotAppender
 from absflow.spark.stops import is_stop
+from absflow.storage import tables
+from absflow.storage.data_files import PlainTable
 from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
@@ -185,6 +189,34 @@ class StageReports:
         self._state(pages, checkpoint_id).write.mode("overwrite").parquet(path)
         return path
 
+    def written(
+        self, control: Control, table: PlainTable, adds: Mapping[int, list[dict[str, Any]]]
+    ) -> dict[int, tables.Written]:
+        """The snapshots whose files the workers have written.
+
+        Args:
+            control: of the batch.
+            table: the state history as it was then.
+            adds: by checkpoint the actions that add the files.
+
+        Raises:
+            ProtocolViolation: they have not all rows that the key groups told of.
+        """
+        for checkpoint_id in control.changed:
+            files = [action["add"] for action in adds.get(checkpoint_id, ())]
+            rows = sum(json.loads(file["stats"])["numRecords"] for file in files)
+            if rows != control.snapshots[checkpoint_id][0]:
+                raise ProtocolViolation(
+                    f"stage {self.spec.name!r}: snapshot {checkpoint_id} has "
+                    f"{control.snapshots[checkpoint_id][0]} rows, but its files have {rows}"
+                )
+        spark = self._appender.spark
+        return {n: tables.Written(spark, table, adds[n]) for n in control.changed}
+
+    def history(self) -> tuple[PlainTable, pa.Schema] | None:
+        """Of :meth:`absflow.spark.snapshots.SnapshotAppender.history`."""
+        return self._appender.history()
+
     def append(self, pages: DataFrame, control: Control) -> dict[int, Event]:
         """Append small snapshots to the state history.
 
@@ -220,7 +252,7 @@ class StageReports:
     def report(
         self,
         control: Control,
-        taken: Mapping[int, str | Event],
+        taken: Mapping[int, str | tables.Written | Event],
         batch_id: int,
         offsets: Callable[[], Sequence[str]],
         times: Times,
@@ -229,7 +261,7 @@ class StageReports:
 
         Args:
             control: of the batch.
-            taken: what :meth:`stage` or :meth:`append` gave.
+            taken: what :meth:`stage`, :meth:`append` or :meth:`written` gave.
             batch_id: the batch.
             offsets: the end offsets of the sources of the batch.
             times: of the batch.
@@ -263,8 +295,8 @@ class StageReports:
                 self._rows_out = 0
             self._tell(StageReported(report))
             match taken.get(checkpoint_id):
-                case str() | None as staged:
-                    self._appender.submit(checkpoint_id, staged)
+                case str() | tables.Written() | None as handed:
+                    self._appender.submit(checkpoint_id, handed)
                 case told:
                     self._tell(told)
         for checkpoint_id in sorted(control.skipped):
@@ -275,18 +307,18 @@ class StageReports:
         self._told_held = {n for n in self._told_held if n > settled}
 
 
-def merge(spec: StageSpec, reports: Sequence[Row]) -> Control:
+def merge(spec: StageSpec, reports: Sequence[tuple[int, str]]) -> Control:
     """Put the key groups' reports together.
 
     Args:
         spec: the stage.
-        reports: ``key_group`` and ``payload`` of its REPORT pages, one at least.
+        reports: key group and payload of its REPORT pages, one at least.
 
     Raises:
         ProtocolViolation: if two key groups came to different alignments: they saw different
             control rows, so their snapshots would not be one cut.
     """
-    parsed = {row["key_group"]: json.loads(bytes(row["payload"])) for row in reports}
+    parsed = {key_group: json.loads(payload) for key_group, payload in reports}
     controlled = {g: r for g, r in parsed.items() if r["arrived"] or r["snapshots"]}
     texts = {r["alignment"] for r in parsed.values()}
     if len(texts) != 1 or (controlled and len(controlled) != spec.key_groups):

@@ -14,8 +14,9 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ from pyarrow import types
 from absflow.errors import StorageError
 from absflow.storage.delta_log import now_ms
 
-__all__ = ["CODECS", "create", "is_plain", "write"]
+__all__ = ["CODECS", "PlainTable", "create", "is_plain", "write"]
 
 # By their names in Spark, those of Arrow.
 CODECS = {
@@ -62,6 +63,32 @@ _FILE_BYTES = 128 << 20
 _INDEXED, _LONGEST = 32, 32
 # As Hive has it, and whoever reads folders in the place of the log.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTable:
+    """A table whose files a worker may write (:func:`is_plain`), as it was at some version.
+
+    Attributes:
+        folder: where it is mounted.
+        protocol: its ``protocol`` action.
+        metadata: its ``metaData`` action.
+        schema: its columns.
+        codec: of :data:`CODECS`.
+        spark: the version of Spark by whose rules the values are.
+    """
+
+    folder: str
+    protocol: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    schema: pa.Schema
+    codec: str
+    spark: str
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+        """Files of these rows; yields the action that adds each."""
+        put = partial(create, self.folder)
+        return write(batches, self.schema, self.metadata, self.codec, self.spark, put)
 
 
 def is_plain(schema: pa.Schema, protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:

@@ -30,7 +30,13 @@ from absflow.storage.delta_log import LogTail, now_ms
 from absflow.storage.fence import Fence
 from absflow.storage.files import Files
 from absflow.storage.session import conf_set
-from absflow.storage.transactions import ArrowRows, DriverRows, append_once
+from absflow.storage.transactions import (
+    ArrowRows,
+    DriverRows,
+    Written,
+    append_once,
+    plain_table,
+)
 
 __all__ = [
     "ATTEMPTS",
@@ -44,12 +50,14 @@ __all__ = [
     "ArrowRows",
     "DriverRows",
     "DriverTable",
+    "Written",
     "append_once",
     "channel_columns",
     "create",
     "history_columns",
     "millis",
     "now_ms",
+    "plain_table",
     "read",
     "resolved",
     "restore",

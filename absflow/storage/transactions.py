@@ -23,8 +23,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any
+from functools import cache
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -33,14 +33,15 @@ from pyspark.sql.types import StructType
 
 from absflow.errors import StorageError
 from absflow.storage import data_files
+from absflow.storage.data_files import PlainTable
 from absflow.storage.delta_log import LogTail, now_ms
 from absflow.storage.files import Files
 
-__all__ = ["ArrowRows", "DriverRows", "append_once"]
+__all__ = ["ArrowRows", "Beside", "DriverRows", "Written", "append_once", "plain_table"]
 
 _CODEC = "spark.sql.parquet.compression.codec"
 _ENCRYPTED = "parquet.crypto.factory.class"
-_ADD = pa.schema([("add", pa.string())])
+_TOLD = pa.schema([("add", pa.string()), ("beside", pa.string())])
 _lock = threading.Lock()
 _known: dict[str, _Transactions] = {}
 
@@ -59,6 +60,31 @@ class DriverRows:
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """Rows that are in files of a table, which no version of it names yet.
+
+    Attributes:
+        sparkSession: the session, named as a DataFrame has it.
+        table: the table as it was when they were written.
+        adds: the actions that add them.
+    """
+
+    sparkSession: SparkSession
+    table: PlainTable
+    adds: list[dict[str, Any]]
+
+
+class Beside(Protocol):
+    """What a worker does with a partition of :class:`ArrowRows` on the way; one for each."""
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """See rows of the source."""
+
+    def told(self) -> Iterable[str]:
+        """At the end, what the driver is to hear."""
+
+
+@dataclass(frozen=True, slots=True)
 class ArrowRows:
     """Rows that the Python workers make of the rows of a DataFrame.
 
@@ -66,11 +92,13 @@ class ArrowRows:
         source: the DataFrame.
         make: makes them, partition by partition, as for ``mapInArrow``.
         schema: their columns.
+        beside: makes what sees the rows of the source meanwhile, if they are written by workers.
     """
 
     source: DataFrame
     make: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
     schema: pa.Schema
+    beside: Callable[[], Beside] | None = None
 
     @property
     def sparkSession(self) -> SparkSession:
@@ -82,15 +110,24 @@ class ArrowRows:
         return self.source.mapInArrow(self.make, from_arrow_schema(self.schema))
 
 
+def plain_table(spark: SparkSession, path: str, schema: pa.Schema) -> PlainTable | None:
+    """The table, if workers may write files with these columns for it, and they are all it has."""
+    scala = _scala(spark.sparkContext._jvm)
+    session: Any = spark._jsparkSession
+    with scala.active(session):
+        snapshot = scala.delta_log.forTable(session, path).startTransaction().snapshot()
+        return _plain(spark, path, schema, Files(spark), snapshot)
+
+
 def append_once(
-    rows: DataFrame | ArrowRows | DriverRows,
+    rows: DataFrame | ArrowRows | DriverRows | Written,
     path: str,
     app_id: str,
     txn_version: int,
     user_metadata: Mapping[str, Any],
     *,
     if_empty: bool = False,
-) -> None:
+) -> list[str] | None:
     """Append rows to a table that is there, in one commit, unless it has this transaction.
 
     Args:
@@ -102,8 +139,12 @@ def append_once(
         if_empty: whether to commit if there is no row. Without, nothing is said of an empty write,
             which costs less than a commit; and a stream that reads the table has no batch for it.
 
+    Returns:
+        What was told :class:`Beside` the rows; None if they were not written by workers.
+
     Raises:
-        StorageError: if rows of the driver have other columns than the table.
+        StorageError: if rows of the driver have other columns than the table, or the table is not
+            any more what it was when its files were written.
     """
     spark = rows.sparkSession
     scala = _scala(spark.sparkContext._jvm)
@@ -115,10 +156,10 @@ def append_once(
         snapshot = transaction.snapshot()
         known = _transactions(spark, path, snapshot)
         if known.newest(snapshot, app_id) >= txn_version:
-            return
+            return None
         note = json.dumps(user_metadata)
         none, tags = scala.none, scala.map({})
-        written = _write(rows, path, known.files, snapshot)
+        written, told = _write(rows, path, known.files, snapshot)
         if isinstance(written, DataFrame):
             given = {"txnAppId": app_id, "txnVersion": str(txn_version), "userMetadata": note}
             options = scala.options(scala.map(given), session.sessionState().conf())
@@ -133,42 +174,70 @@ def append_once(
             actions, empty = scala.actions([*written, {"txn": txn}]), not written
             transaction.registerSQLMetrics(session, scala.metrics(session, written))
         if empty and not if_empty:
-            return
+            return told
         operation = scala.operation(
             scala.append, none, none, scala.some(note), none, none, none, none, none
         )
         transaction.commitIfNeeded(actions, operation, tags)
+        return told
 
 
 def _write(
-    rows: DataFrame | ArrowRows | DriverRows, path: str, files: Files, snapshot: Any
-) -> list[dict[str, Any]] | DataFrame:
-    """The actions that add the rows' files, which are there now; or what Delta is to write."""
+    rows: DataFrame | ArrowRows | DriverRows | Written, path: str, files: Files, snapshot: Any
+) -> tuple[list[dict[str, Any]] | DataFrame, list[str] | None]:
+    """The actions that add the rows' files, which are there now; or what Delta is to write.
+
+    And what was told beside.
+    """
     if isinstance(rows, DataFrame):
-        return rows
-    metadata = json.loads(snapshot.metadata().json())["metaData"]
-    due = StructType.fromJson(json.loads(metadata["schemaString"]))
+        return rows, None
+    spark = rows.sparkSession
+    if isinstance(rows, ArrowRows):
+        table = _plain(spark, path, rows.schema, files, snapshot)
+        return (rows.frame(), None) if table is None else _by_workers(rows, table)
+    protocol, metadata = _described(snapshot)
     if isinstance(rows, DriverRows):
-        return _by_driver(rows, path, files, metadata, due)
-    folder = files.mounted(path)
-    codec = str(rows.sparkSession.conf.get(_CODEC, "snappy")).lower()
+        return _by_driver(rows, path, files, metadata), None
+    if (protocol, metadata) != (rows.table.protocol, rows.table.metadata):
+        raise StorageError(
+            f"table {path!r} was changed while files were written for it; what it is now is seen "
+            "to from now on"
+        )
+    return rows.adds, None
+
+
+def _described(snapshot: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The ``protocol`` and the ``metaData`` action of a version."""
     protocol = json.loads(snapshot.protocol().json())["protocol"]
+    return protocol, json.loads(snapshot.metadata().json())["metaData"]
+
+
+def _columns(metadata: Mapping[str, Any]) -> StructType:
+    return StructType.fromJson(json.loads(metadata["schemaString"]))
+
+
+def _plain(
+    spark: SparkSession, path: str, schema: pa.Schema, files: Files, snapshot: Any
+) -> PlainTable | None:
+    folder = files.mounted(path)
+    codec = str(spark.conf.get(_CODEC, "snappy")).lower()
+    protocol, metadata = _described(snapshot)
     if (
         folder is not None
         and codec in data_files.CODECS
-        and from_arrow_schema(rows.schema) == due
-        and data_files.is_plain(rows.schema, protocol, metadata)
-        and rows.sparkSession.sparkContext._jsc.hadoopConfiguration().get(_ENCRYPTED) is None
+        and from_arrow_schema(schema) == _columns(metadata)
+        and data_files.is_plain(schema, protocol, metadata)
+        and spark.sparkContext._jsc.hadoopConfiguration().get(_ENCRYPTED) is None
     ):
-        return _by_workers(rows, folder, metadata, codec)
-    return rows.frame()
+        return PlainTable(folder, protocol, metadata, schema, codec, spark.version)
+    return None
 
 
 def _by_driver(
-    rows: DriverRows, path: str, files: Files, metadata: Mapping[str, Any], due: StructType
+    rows: DriverRows, path: str, files: Files, metadata: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     table, version = rows.table, rows.sparkSession.version
-    seen = from_arrow_schema(table.schema)
+    seen, due = from_arrow_schema(table.schema), _columns(metadata)
     if seen != due:
         raise StorageError(
             f"rows for table {path!r} have the columns {seen.simpleString()}, but the table has "
@@ -182,18 +251,27 @@ def _by_driver(
     return list(data_files.write(batches, table.schema, metadata, "snappy", version, create))
 
 
-def _by_workers(
-    rows: ArrowRows, folder: str, metadata: Mapping[str, Any], codec: str
-) -> list[dict[str, Any]]:
-    make, schema, version = rows.make, rows.schema, rows.sparkSession.version
+def _by_workers(rows: ArrowRows, table: PlainTable) -> tuple[list[dict[str, Any]], list[str]]:
+    make, make_beside = rows.make, rows.beside
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        create = partial(data_files.create, folder)
-        adds = data_files.write(make(batches), schema, metadata, codec, version, create)
-        yield pa.RecordBatch.from_pydict({"add": [json.dumps(add) for add in adds]}, _ADD)
+        beside = None if make_beside is None else make_beside()
 
-    told = rows.source.mapInArrow(write, from_arrow_schema(_ADD)).collect()
-    return [json.loads(row["add"]) for row in told]
+        def seen() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                if beside is not None:
+                    beside.take(batch)
+                yield batch
+
+        told: list[dict[str, str]] = []
+        told += [{"add": json.dumps(add)} for add in table.write(make(seen()))]
+        if beside is not None:
+            told += [{"beside": text} for text in beside.told()]
+        yield pa.RecordBatch.from_pylist(told, _TOLD)
+
+    told = rows.source.mapInArrow(write, from_arrow_schema(_TOLD)).collect()
+    adds = [json.loads(row["add"]) for row in told if row["add"] is not None]
+    return adds, [row["beside"] for row in told if row["beside"] is not None]
 
 
 def _transactions(spark: SparkSession, path: str, snapshot: Any) -> _Transactions:

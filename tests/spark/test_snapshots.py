@@ -1,4 +1,4 @@
-"""The two ways of a snapshot into the state history: from its micro-batch, or from staged files."""
+"""The ways of a snapshot into the state history: as files of the workers, or by the fallbacks."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from session import settings
 
 from absflow.spark import snapshots
 from absflow.spark.reports import StageReports
+from absflow.spark.snapshots import SnapshotAppender
 from absflow.storage import tables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -44,6 +45,20 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+@pytest.fixture
+def by_workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The checkpoints of ``left`` whose snapshots the workers have written."""
+    written, seen = StageReports.written, []
+
+    def noting(self: StageReports, *given: Any) -> dict[int, tables.Written]:
+        made = written(self, *given)
+        seen.extend(made if self.spec.name == "left" else ())
+        return made
+
+    monkeypatch.setattr(StageReports, "written", noting)
+    return seen
+
+
 def sets(root: Path) -> dict[int, int]:
     """How many files each snapshot of ``left`` was appended with."""
     found: dict[int, int] = {}
@@ -60,16 +75,27 @@ def still_staged(root: Path) -> list[Path]:
     return list((root / "job" / "work").glob("attempt=*/*/staging/*"))
 
 
-@pytest.mark.parametrize("small", [snapshots.SMALL, 0], ids=["from the batch", "staged"])
-def test_both_ways_give_the_same_history(
+@pytest.fixture
+def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers may not write files of the state history."""
+    monkeypatch.setattr(SnapshotAppender, "history", lambda _: None)
+
+
+@pytest.mark.parametrize("way", ["by workers", "from the batch", "staged"])
+def test_all_ways_give_the_same_history(
     spark: SparkSession,
     root: Path,
     staged: list[int],
     monkeypatch: pytest.MonkeyPatch,
-    small: int,
+    request: pytest.FixtureRequest,
+    by_workers: list[int],
+    way: str,
 ) -> None:
-    """A small snapshot is one file, and nothing is staged; what is staged is deleted."""
-    monkeypatch.setattr(snapshots, "SMALL", small)
+    """From the batch it is one file, and nothing is staged; what is staged is deleted."""
+    if way != "by workers":
+        request.getfixturevalue("by_spark")
+    if way == "staged":
+        monkeypatch.setattr(snapshots, "SMALL", 0)
     with settings(spark, conf(root)):
         assert chain(spark, root).start().await_termination(timeout=240)
     there = completed(spark, root / "job")
@@ -78,15 +104,20 @@ def test_both_ways_give_the_same_history(
         assert_same_rows(state_at(spark, root / "job", there[-1], stage, key), due[stage], [key])
     files, lineage = sets(root), stage_of(there[-1], "left")["lineage"]
     assert set(lineage) <= files.keys()
-    if small:
-        assert (staged, set(files.values())) == ([], {1})
-        assert all(stage_of(row, "left")["async_ms"] == 0 for row in there)
-    else:
+    if way == "staged":
         assert staged
         assert set(staged) == files.keys()
+    else:
+        assert staged == []
+    # But for those of a start's first batch.
+    assert (len(by_workers) >= len(there) - 1) == (way == "by workers")
+    if way == "from the batch":
+        assert set(files.values()) == {1}
+        assert all(stage_of(row, "left")["async_ms"] == 0 for row in there)
     assert still_staged(root) == []
 
 
+@pytest.mark.usefixtures("by_spark")
 def test_a_snapshot_does_not_pass_one_that_waits(
     spark: SparkSession, tmp_path: Path, staged: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -210,6 +211,46 @@ def test_a_table_with_rules_is_written_by_delta(
         with pytest.raises((PySparkException, Py4JError), match="CHECK constraint some"):
             append_once(arrow_rows(spark), table, "job/a", 2, {})
         assert spark.read.format("delta").load(table).count() == 5
+
+
+class Odd:
+    """Tells of the odd numbers that it has seen."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        self.seen += [n for n in batch.column(0).to_pylist() if n % 2]
+
+    def told(self) -> list[str]:
+        return [str(n) for n in self.seen]
+
+
+def test_workers_tell_what_they_see_beside(spark: SparkSession, table: str) -> None:
+    """In the same job; nothing if the rows are not written by them, or were there."""
+    there = replace(arrow_rows(spark, 4), beside=Odd)
+    assert append_once(there, table, "job/a", 1, {}) == ["1", "3"]
+    assert append_once(there, table, "job/a", 1, {}) is None
+    spark.sql(f"ALTER TABLE delta.`{table}` ADD CONSTRAINT some CHECK (n < 9)")
+    assert append_once(there, table, "job/a", 2, {}) is None
+    assert spark.read.format("delta").load(table).count() == 8
+
+
+def test_files_that_were_written_are_committed_later(spark: SparkSession, table: str) -> None:
+    """Once; and not if the table has become another meanwhile."""
+    plain = tables.plain_table(spark, table, SCHEMA)
+    assert plain is not None
+    adds = list(plain.write(pa.table({"n": [1, 2, 3], "p": [1, 0, 1]}, SCHEMA).to_batches()))
+    for _ in range(2):
+        append_once(tables.Written(spark, plain, adds), table, "job/a", 1, {})
+    there = spark.read.format("delta").load(table)
+    assert sorted(there.collect()) == [(1, 1), (2, 0), (3, 1)]
+    spark.sql(f"ALTER TABLE delta.`{table}` ADD CONSTRAINT some CHECK (n < 9)")
+    adds = list(plain.write(pa.table({"n": [10], "p": [0]}, SCHEMA).to_batches()))
+    with pytest.raises(StorageError, match="was changed while files were written"):
+        append_once(tables.Written(spark, plain, adds), table, "job/a", 2, {})
+    assert tables.plain_table(spark, table, SCHEMA) is None
+    assert spark.read.format("delta").load(table).count() == 3
 
 
 def test_what_workers_say_of_their_files_hides_no_row(
