@@ -24,10 +24,10 @@ from absflow.settings import PREFIX, Settings
 from absflow.sinks import Sink
 from absflow.spark.begin import plan
 from absflow.spark.per_key import KeyFunction, per_key
-from absflow.spark.plan import JobSpec, check_source
+from absflow.spark.plan import JobSpec
 from absflow.spark.restore import RestorePlan
 from absflow.spark.run import Run
-from absflow.spark.sources import describe_source
+from absflow.spark.sources import check_source, describe_source
 from absflow.spark.written import write_savepoint
 
 __all__ = ["AnyProcess", "Job", "Node"]

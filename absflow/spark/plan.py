@@ -29,7 +29,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from absflow.columnar.pages import PAGE_SCHEMA, Packer, Page, PageKind
 from absflow.columnar.stage import Batch, InputSpec, StageSpec, run_range
-from absflow.errors import GraphError, ProtocolViolation
+from absflow.errors import ProtocolViolation
 from absflow.graph import Graph
 from absflow.protocol import alignment
 from absflow.protocol.alignment import Alignment
@@ -47,7 +47,6 @@ __all__ = [
     "begins_in_batch_2",
     "by_range",
     "chain_pages",
-    "check_source",
     "choose_ranges",
     "data_pages",
     "query_name",
@@ -64,58 +63,7 @@ _RANGE = "key_group_range"
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
 PAGE_TYPE = from_arrow_schema(PAGE_SCHEMA)
-# Logical operators that keep state when they stand in a stream.
-_STATEFUL = {
-    "Aggregate",
-    "Deduplicate",
-    "DeduplicateWithinWatermark",
-    "Distinct",
-    "FlatMapGroupsInPandasWithState",
-    "FlatMapGroupsWithState",
-    "GlobalLimit",
-    "TransformWithState",
-    "TransformWithStateInPandas",
-    "TransformWithStateInPySpark",
-}
 _STATE_DDL = "key_groups binary"
-
-
-def check_source(name: str, frame: DataFrame) -> None:
-    """Refuse a source that is not exactly one stream, without state of its own.
-
-    Raises:
-        GraphError: if the frame is a batch frame, or reads several streams: a barrier would cut
-            them at one point only by luck, and its position could not be told. Or if it keeps
-            state in Spark, which would be in no checkpoint, or has a watermark, which no stage
-            would see.
-    """
-    nodes = [n for n in _nodes(frame._jdf.queryExecution().analyzed()) if n.isStreaming()]
-    for node in nodes:
-        if node.nodeName() in _STATEFUL:
-            raise GraphError(
-                f"source {name!r} has a stateful operator ({node.nodeName()}), whose state no "
-                "checkpoint would hold; do this in a stage"
-            )
-        if node.nodeName() == "EventTimeWatermark":
-            raise GraphError(
-                f"source {name!r} has a watermark, but absflow has no event time yet, and no stage "
-                "would see it; leave withWatermark out"
-            )
-    streams = sum(node.children().isEmpty() for node in nodes)
-    if streams != 1:
-        seen = "is not a streaming DataFrame" if not streams else f"reads {streams} streams"
-        raise GraphError(
-            f"source {name!r} {seen}; declare one source for each spark.readStream, and let a "
-            "stage read several of them"
-        )
-
-
-def _nodes(plan: Any) -> Iterator[Any]:
-    """Every node of a logical plan."""
-    yield plan
-    children = plan.children()
-    for number in range(children.size()):
-        yield from _nodes(children.apply(number))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,24 @@ from pyspark.sql.types import StructType
 
 from absflow.errors import GraphError
 
-__all__ = ["SourceDescription", "describe_source"]
+__all__ = ["SourceDescription", "check_source", "describe_source"]
 
 _V1 = "org.apache.spark.sql.execution.streaming.runtime.StreamingRelation"
 _V2 = "org.apache.spark.sql.catalyst.streaming.StreamingRelationV2"
 _REGISTER = "org.apache.spark.sql.sources.DataSourceRegister"
+# Logical operators that keep state when they stand in a stream.
+_STATEFUL = {
+    "Aggregate",
+    "Deduplicate",
+    "DeduplicateWithinWatermark",
+    "Distinct",
+    "FlatMapGroupsInPandasWithState",
+    "FlatMapGroupsWithState",
+    "GlobalLimit",
+    "TransformWithState",
+    "TransformWithStateInPandas",
+    "TransformWithStateInPySpark",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +50,44 @@ class SourceDescription:
     is_files: bool
     options: Mapping[str, str] = field(repr=False)
     schema: StructType
+
+
+def check_source(name: str, frame: DataFrame) -> None:
+    """Refuse a source that is not exactly one stream, without state of its own.
+
+    Raises:
+        GraphError: if the frame is a batch frame, or reads several streams: a barrier would cut
+            them at one point only by luck, and its position could not be told. Or if it keeps
+            state in Spark, which would be in no checkpoint, or has a watermark, which no stage
+            would see.
+    """
+    nodes = [n for n in _nodes(frame._jdf.queryExecution().analyzed()) if n.isStreaming()]
+    for node in nodes:
+        if node.nodeName() in _STATEFUL:
+            raise GraphError(
+                f"source {name!r} has a stateful operator ({node.nodeName()}), whose state no "
+                "checkpoint would hold; do this in a stage"
+            )
+        if node.nodeName() == "EventTimeWatermark":
+            raise GraphError(
+                f"source {name!r} has a watermark, but absflow has no event time yet, and no stage "
+                "would see it; leave withWatermark out"
+            )
+    streams = sum(node.children().isEmpty() for node in nodes)
+    if streams != 1:
+        seen = "is not a streaming DataFrame" if not streams else f"reads {streams} streams"
+        raise GraphError(
+            f"source {name!r} {seen}; declare one source for each spark.readStream, and let a "
+            "stage read several of them"
+        )
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    """Every node of a logical plan."""
+    yield plan
+    children = plan.children()
+    for number in range(children.size()):
+        yield from _nodes(children.apply(number))
 
 
 def describe_source(frame: DataFrame) -> SourceDescription:

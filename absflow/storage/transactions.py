@@ -173,12 +173,11 @@ def append_once(
             txn = {"appId": app_id, "version": txn_version, "lastUpdated": now_ms()}
             actions, empty = scala.actions([*written, {"txn": txn}]), not written
             transaction.registerSQLMetrics(session, scala.metrics(session, written))
-        if empty and not if_empty:
-            return told
-        operation = scala.operation(
-            scala.append, none, none, scala.some(note), none, none, none, none, none
-        )
-        transaction.commitIfNeeded(actions, operation, tags)
+        if not empty or if_empty:
+            operation = scala.operation(
+                scala.append, none, none, scala.some(note), none, none, none, none, none
+            )
+            transaction.commitIfNeeded(actions, operation, tags)
         return told
 
 
