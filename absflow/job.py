@@ -239,9 +239,8 @@ class Job:
             "per-key": lambda function: per_key(function, time_zone),
             "per-row": per_row,
         }
-        if form not in _ARGUMENTS:
-            known = list(_ARGUMENTS)
-            raise GraphError(f"stage {stage!r}: form is {form!r}, must be one of {known}")
+        if form not in forms:
+            raise GraphError(f"stage {stage!r}: form is {form!r}, must be one of {list(forms)}")
         return forms[form]
 
     def _write_plan(self, file: Path) -> int:

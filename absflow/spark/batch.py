@@ -164,7 +164,7 @@ class ChainBatches:
         epoch = self._last.alignment.epoch
         histories = {} if self._first else self._histories()
         seen, told = self._write_first(pages, batch_id, epoch, histories)
-        heard = _Heard(histories) if told is not None else _Heard({})
+        heard = _Heard({} if told is None else histories)
         for text in told or ():
             heard.hear(text)
         if told is None and seen["reports"]:

@@ -210,8 +210,7 @@ class StageReports:
                     f"stage {self.spec.name!r}: snapshot {checkpoint_id} has "
                     f"{control.snapshots[checkpoint_id][0]} rows, but its files have {rows}"
                 )
-        spark = self._appender.spark
-        return {n: tables.Written(spark, table, adds[n]) for n in control.changed}
+        return {n: self._appender.written(table, adds[n]) for n in control.changed}
 
     def history(self) -> tuple[PlainTable, pa.Schema] | None:
         """Of :meth:`absflow.spark.snapshots.SnapshotAppender.history`."""

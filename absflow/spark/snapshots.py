@@ -120,7 +120,7 @@ class SnapshotAppender:
         What a dead driver left in the staging directory is dropped: its checkpoints were aborted,
         and if a batch is replayed it stages its snapshot anew.
         """
-        self.spark = spark
+        self._spark = spark
         self._spec = spec
         self._files = files
         self._fence = fence
@@ -130,6 +130,7 @@ class SnapshotAppender:
         self._log = LogTail(files.read, files.names, self._table)
         files.delete(layout.staging(spec.name, attempt))
         self._plain: PlainTable | None = None
+        self._looked = False
         self._tasks: queue.Queue[tuple[int, Taken, float] | None] = queue.Queue()
         self._thread = threading.Thread(
             target=self._run, name=f"absflow-history-{spec.name}", daemon=True
@@ -145,13 +146,17 @@ class SnapshotAppender:
         """For :class:`SnapshotFiles`; None if workers may not write the table's files."""
         if not self._spec.keys:
             return None  # a stage without state has no such table
-        plain = self._plain
-        if plain is None:
+        if not self._looked:  # also if the answer is None: every batch asks
+            self._looked = True
             schema = tables.history_columns(self._spec.keys, self._spec.state)
-            plain = self._plain = tables.plain_table(self.spark, self._table, schema)
-        if plain is None:
+            self._plain = tables.plain_table(self._spark, self._table, schema)
+        if self._plain is None:
             return None
-        return plain, snapshot_schema(self._spec.keys, self._spec.state)
+        return self._plain, snapshot_schema(self._spec.keys, self._spec.state)
+
+    def written(self, table: PlainTable, adds: list[dict[str, Any]]) -> tables.Written:
+        """A snapshot that :class:`SnapshotFiles` has written, for :meth:`submit`."""
+        return tables.Written(self._spark, table, adds)
 
     def submit(self, checkpoint_id: int, taken: Taken) -> None:
         """Take over a snapshot; what became of it is told.
@@ -192,7 +197,7 @@ class SnapshotAppender:
         self._thread.join()
 
     def _run(self) -> None:
-        self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
         while (task := self._tasks.get()) is not None:
             checkpoint_id, taken, since = task
             took = 0
@@ -206,13 +211,13 @@ class SnapshotAppender:
                     took = round((time.monotonic() - since) * 1000)
                 event: Event = HistoryFound(checkpoint_id, self._spec.name, took)
             except Exception as error:  # whatever it is, it must abort the checkpoint, not hang it
-                self._plain = None  # it may have been changed
+                self._looked = False  # the table may have been changed
                 event = self.failed(checkpoint_id, error)
             self._tasks.task_done()
             self._tell(event)
 
     def _staged(self, path: str) -> DataFrame:
-        return self.spark.read.schema(from_arrow_schema(PAGE_SCHEMA)).parquet(path)
+        return self._spark.read.schema(from_arrow_schema(PAGE_SCHEMA)).parquet(path)
 
     def _write(self, checkpoint_id: int, rows: tables.ArrowRows | tables.Written) -> None:
         note = {"stage": self._spec.name, "set": checkpoint_id}
@@ -226,7 +231,7 @@ class SnapshotAppender:
 
     def _is_there(self, checkpoint_id: int) -> bool:
         """Whether an earlier driver appended the set; a set is one commit, so one row tells."""
-        table = tables.read(self.spark, self._table)
+        table = tables.read(self._spark, self._table)
         return not table.where(F.col("set_id") == checkpoint_id).isEmpty()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from session import settings
 
 from absflow.spark import snapshots
 from absflow.spark.reports import StageReports
-from absflow.spark.snapshots import SnapshotAppender
 from absflow.storage import tables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -76,9 +76,13 @@ def still_staged(root: Path) -> list[Path]:
 
 
 @pytest.fixture
-def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers may not write files of the state history."""
-    monkeypatch.setattr(SnapshotAppender, "history", lambda _: None)
+def by_spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Workers may not write files of the state history; each table is asked once, not by batch."""
+    asked: list[str] = []
+    monkeypatch.setattr(tables, "plain_table", lambda _spark, path, _schema: asked.append(path))
+    yield
+    assert asked
+    assert len(asked) == len(set(asked))
 
 
 @pytest.mark.parametrize("way", ["by workers", "from the batch", "staged"])
