@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -231,40 +232,35 @@ class Packer:
             batches: the rows, in order.
             partition: the partition's number in the batch, part of each page's ``seq``.
         """
-        number = 0
-        for table in gathered(batches, self.flush_rows):
-            pages = list(self._pages(table, partition, number))
-            number += len(pages)
-            if pages:
-                yield page_batch(pages)
+        for pages in self._packed(batches, partition):
+            yield page_batch(pages)
 
-    def repack(
-        self, pages: Iterable[pa.RecordBatch], batch_id: int, partition: int
-    ) -> Iterator[pa.RecordBatch]:
+    def repack(self, pages: Sequence[Page], batch_id: int, partition: int) -> list[Page]:
         """The pages of one partition of a stage as those of the next in the chain.
 
         Its rows, barriers and ENDs are packed as if they had gone through its channel; what it has
         for the driver is handed on.
 
         Args:
-            pages: what the stage emitted.
+            pages: all that the stage emitted in the partition.
             batch_id: the batch.
             partition: the partition's number in the batch, part of each page's ``seq``.
         """
-        handed_on: list[pa.RecordBatch] = []
+        data = (page for page in pages if page.kind is PageKind.DATA)
+        rows = (_channel_rows(page, self.schema, batch_id) for page in data)
+        # Every key group has emitted them; a channel gets them once, too.
+        control = [page for page in pages if page.kind in FORWARDED and page.key_group == 0]
+        forwarded = control_rows(control, self.schema, batch_id).to_batches()
+        packed = chain.from_iterable(self._packed(chain(rows, forwarded), partition))
+        return [*packed, *(page for page in pages if page.kind in FOR_THE_DRIVER)]
 
-        def rows() -> Iterator[pa.RecordBatch]:
-            for batch in pages:
-                yield from unpack([batch], self.schema, batch_id)
-                kinds = batch.column("kind")
-                handed_on.append(batch.filter(_among(kinds, FOR_THE_DRIVER)))
-                # Every key group has emitted them; a channel gets them once, too.
-                first = pc.equal(batch.column("key_group"), 0)
-                control = batch.filter(pc.and_(first, _among(kinds, FORWARDED)))
-                yield from control_rows(pages_of(control), self.schema, batch_id).to_batches()
-
-        yield from self.pack(rows(), partition)
-        yield from (batch for batch in handed_on if batch.num_rows)
+    def _packed(self, batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[list[Page]]:
+        number = 0
+        for table in gathered(batches, self.flush_rows):
+            pages = list(self._pages(table, partition, number))
+            number += len(pages)
+            if pages:
+                yield pages
 
     def _pages(self, table: pa.Table, partition: int, number: int) -> Iterator[Page]:
         if not self.root:
@@ -324,24 +320,32 @@ def unpack(
     for batch in pages:
         data = batch.filter(pc.equal(batch.column("kind"), PageKind.DATA.value))
         for page in pages_of(data):
-            rows = decode(page.payload, output, f"output page of key group {page.key_group}")
             if batch_id is None:
-                yield rows
-                continue
-            count = rows.num_rows
-            # `seq` of an output page is the number of rows the key group emitted before it.
-            order = (batch_id << SEQ_BITS) + page.seq + np.arange(count, dtype=np.int64)
-            yield pa.RecordBatch.from_arrays(
-                [
-                    pa.repeat(pa.scalar(page.checkpoint_id, pa.int64()), count),
-                    pa.array(order),
-                    pa.repeat(pa.scalar(page.key_group, pa.int32()), count),
-                    pa.repeat(PageKind.DATA.value, count),
-                    pa.nulls(count, CHANNEL_FIELDS[4].type),
-                    *rows.columns,
-                ],
-                schema=channel_schema(output),
-            )
+                yield _output_rows(page, output)
+            else:
+                yield _channel_rows(page, output, batch_id)
+
+
+def _output_rows(page: Page, output: pa.Schema) -> pa.RecordBatch:
+    return decode(page.payload, output, f"output page of key group {page.key_group}")
+
+
+def _channel_rows(page: Page, output: pa.Schema, batch_id: int) -> pa.RecordBatch:
+    rows = _output_rows(page, output)
+    count = rows.num_rows
+    # `seq` of an output page is the number of rows the key group emitted before it.
+    order = (batch_id << SEQ_BITS) + page.seq + np.arange(count, dtype=np.int64)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.repeat(pa.scalar(page.checkpoint_id, pa.int64()), count),
+            pa.array(order),
+            pa.repeat(pa.scalar(page.key_group, pa.int32()), count),
+            pa.repeat(PageKind.DATA.value, count),
+            pa.nulls(count, CHANNEL_FIELDS[4].type),
+            *rows.columns,
+        ],
+        schema=channel_schema(output),
+    )
 
 
 def control_rows(pages: Sequence[Page], output: pa.Schema, batch_id: int) -> pa.Table:
@@ -368,10 +372,6 @@ def control_rows(pages: Sequence[Page], output: pa.Schema, batch_id: int) -> pa.
         for page in pages
     ]
     return pa.Table.from_pylist(rows, schema=channel_schema(output))
-
-
-def _among(kinds: pa.Array, wanted: Iterable[PageKind]) -> pa.Array:
-    return pc.is_in(kinds, pa.array([kind.value for kind in wanted]))
 
 
 def gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:

@@ -10,6 +10,7 @@ by its place only.
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -198,28 +199,21 @@ def _chained(
     restored: bool,
 ) -> DataFrame:
     """The stages of a chain one behind the other, the first on ``parts``."""
-    for name in chain:
-        spec = job.graph.stages[name]
-        if spec.inputs[0].direct:
-            parts = [_over_edge(pages, spec) for pages in parts]
+    stages = [job.graph.stages[name] for name in chain]
+    for spec, behind in itertools.zip_longest(stages, stages[1:]):
         if restored:
-            parts.append(_pages_in(spark, layout.restored(name, attempt)))
-        files = _state_files(spark, job.settings, layout, name, attempt)
-        parts = [_stateful(parts, spec, ranges[name], files)]
+            parts.append(_pages_in(spark, layout.restored(spec.name, attempt)))
+        files = _state_files(spark, job.settings, layout, spec.name, attempt)
+        pages = reduce(DataFrame.union, parts)
+        grouped = by_range(pages, spec.key_groups, ranges[spec.name])
+        run = _run(spec, files, None if behind is None else _packer(behind, behind.inputs[0]))
+        parts = [
+            grouped.applyInPandasWithState(
+                run, PAGE_TYPE, _STATE_DDL, "append", GroupStateTimeout.NoTimeout
+            )
+        ]
     (pages,) = parts
     return pages
-
-
-def _over_edge(pages: DataFrame, spec: StageSpec) -> DataFrame:
-    """The pages of a stage, packed for the one behind it in the chain."""
-    packer = _packer(spec, spec.inputs[0])
-
-    def repack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
-        task = _task()
-        return packer.repack(batches, _batch_of(task), task.partitionId())
-
-    return pages.mapInArrow(repack, PAGE_TYPE)
 
 
 def choose_ranges(spark: SparkSession, key_groups: int) -> list[int]:
@@ -312,15 +306,6 @@ def _state_files(
     return None if local is None else StateFiles(local, settings.state_max_inline_bytes)
 
 
-def _stateful(
-    parts: list[DataFrame], spec: StageSpec, ranges: Sequence[int], files: StateFiles | None
-) -> DataFrame:
-    pages = reduce(DataFrame.union, parts)
-    return by_range(pages, spec.key_groups, ranges).applyInPandasWithState(
-        _run(spec, files), PAGE_TYPE, _STATE_DDL, "append", GroupStateTimeout.NoTimeout
-    )
-
-
 def _pages_in(spark: SparkSession, directory: str) -> DataFrame:
     return spark.readStream.schema(PAGE_TYPE).parquet(directory)
 
@@ -409,7 +394,7 @@ def _packer(spec: StageSpec, given: InputSpec) -> Packer:
 
 
 def _run(
-    spec: StageSpec, files: StateFiles | None
+    spec: StageSpec, files: StateFiles | None, edge: Packer | None
 ) -> Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     columns, property_ = PAGE_SCHEMA.names, _alignment_property(spec.name)
 
@@ -433,6 +418,8 @@ def _run(
         out, kept = run_range(spec, batch, pages, stored, files)
         if kept is not stored:
             state.update((kept,))
+        if edge is not None:  # a partition has one range, so this is all of the partition
+            out = edge.repack(out, number, task.partitionId())
         if out:
             yield pd.DataFrame([page.as_row() for page in out], columns=columns)
 

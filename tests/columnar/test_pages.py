@@ -423,11 +423,10 @@ def test_a_direct_edge_carries_what_a_channel_would(counts, key_groups, batch_id
     both = [Page(n, kind, **said) for n in (0, 7) for kind in (PageKind.BARRIER, PageKind.END)]
     emitted = [*output_pages(counts, 9, epoch=4), *driver, *both, *output_pages(counts, 7, 5)]
     packer = Packer("legs", SCHEMA, KEYS, key_groups, root=False)
-    batches = [page_batch(emitted[:3]), page_batch(emitted[3:])]
-    seen = pages_of(pa.Table.from_batches(packer.repack(batches, batch_id, 6)))
+    seen = packer.repack(emitted, batch_id, 6)
 
     first = [page for page in both if page.key_group == 0]
-    rows = [*unpack(batches, SCHEMA, batch_id)]
+    rows = [*unpack([page_batch(emitted)], SCHEMA, batch_id)]
     rows += control_rows(first, SCHEMA, batch_id).to_batches()
     due = packed(packer, rows, partition=6)
 
