@@ -10,7 +10,6 @@ by its place only.
 from __future__ import annotations
 
 import gc
-import itertools
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -200,7 +199,7 @@ def _chained(
 ) -> DataFrame:
     """The stages of a chain one behind the other, the first on ``parts``."""
     stages = [job.graph.stages[name] for name in chain]
-    for spec, behind in itertools.zip_longest(stages, stages[1:]):
+    for spec, behind in zip(stages, [*stages[1:], None], strict=True):
         if restored:
             parts.append(_pages_in(spark, layout.restored(spec.name, attempt)))
         files = _state_files(spark, job.settings, layout, spec.name, attempt)
