@@ -16,10 +16,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 IDLE = 4  # checkpoints without rows that are looked at
 
 
-def commits(root: Path) -> dict[str, int]:
-    """How many commits each table below ``root`` has."""
-    logs = root.rglob("_delta_log")
-    return {str(log.parent.relative_to(root)): len(list(log.glob("*.json"))) for log in logs}
+def commits(root: Path) -> dict[str, list[int]]:
+    """When each commit of each table below ``root`` was written, in ns, ascending."""
+    return {
+        str(log.parent.relative_to(root)): sorted(c.stat().st_mtime_ns for c in log.glob("*.json"))
+        for log in root.rglob("_delta_log")
+    }
 
 
 def test_an_empty_barrier_is_one_commit_per_table(spark: SparkSession, tmp_path: Path) -> None:
@@ -29,20 +31,28 @@ def test_an_empty_barrier_is_one_commit_per_table(spark: SparkSession, tmp_path:
         started = chain(spark, tmp_path, bounded=False).start()
         while not (there := completed(spark, tmp_path / "job")) or changes(there[-1]):
             started.await_termination(timeout=0.5)
-        before, first = commits(tmp_path), len(there)
-        wait(lambda: started.progress().completed >= first + IDLE, started, patience_s=120)
+        first = commits(tmp_path)["job/checkpoints"]
+        target = len(there) + 1 + IDLE  # one more may have completed since ``there``
+        wait(lambda: started.progress().completed >= target, started, patience_s=120)
+        last = commits(tmp_path)["job/checkpoints"]  # the stop gives up one that is under way
         started.stop()
-    taken = len(completed(spark, tmp_path / "job")) - first
+    # A checkpoint's manifest is its last commit, and no other checkpoint runs beside it. So
+    # what lies between two manifests is whole checkpoints, whenever one happens to look.
+    new = {
+        table: sum(first[-1] < at <= last[-1] for at in all_)
+        for table, all_ in commits(tmp_path).items()
+    }
+    taken = manifests(spark, tmp_path, len(last)) - manifests(spark, tmp_path, len(first))
     assert taken >= IDLE
-    after = commits(tmp_path)
-    new = {table: after[table] - before[table] for table in after}
-    written = {"job/barriers", "job/channels/left/attempt=1", "job/checkpoints"}
-    # One may have been under way at either count.
-    for table in written:
-        assert taken - 1 <= new.pop(table) <= taken + 1, (table, before, after)
-    # The end of the run: it is a fact, and gives up what is pending.
-    del new["job/attempts"], new["job/overtakes"]
+    for table in ("job/barriers", "job/channels/left/attempt=1", "job/checkpoints"):
+        assert new.pop(table) == taken, (table, taken, new)
     assert set(new.values()) == {0}, new
+
+
+def manifests(spark: SparkSession, root: Path, commits: int) -> int:
+    """How many checkpoints had completed when their table had this many commits."""
+    then = spark.read.format("delta").option("versionAsOf", commits - 1)
+    return then.load(str(root / "job/checkpoints")).where("kind = 'COMPLETED'").count()
 
 
 def changes(row):
