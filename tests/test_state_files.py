@@ -12,7 +12,7 @@ from absflow.columnar.state import KeyedState
 from absflow.columnar.stored import KeyGroupState, load, store
 from absflow.errors import PageCorruptError, StorageError
 from absflow.storage import state_files
-from absflow.storage.state_files import StateFiles
+from absflow.storage.state_files import MountedStateFiles
 
 KEYS, STATE = pa.schema([("k", pa.int64())]), pa.schema([("v", pa.int64())])
 
@@ -25,9 +25,9 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> StateFiles:
+def files(tmp_path: Path) -> MountedStateFiles:
     """Two rows of state, 41 bytes, are too many to be kept inline."""
-    return StateFiles(str(tmp_path / "state"), 80)
+    return MountedStateFiles(str(tmp_path / "state"), 80)
 
 
 def put(state: KeyedState, keys: range, value: int) -> KeyedState:
@@ -37,24 +37,26 @@ def put(state: KeyedState, keys: range, value: int) -> KeyedState:
     return state.changed(touched, rows, np.arange(len(keys)), 1)
 
 
-def values(stored: KeyGroupState, files: StateFiles) -> dict[int, int]:
+def values(stored: KeyGroupState, files: MountedStateFiles) -> dict[int, int]:
     """The state as it is read again."""
     table = load(stored, KEYS, STATE, files, "state").flat().table
     return dict(zip(table["k"].to_pylist(), table["v"].to_pylist(), strict=True))
 
 
-def names(files: StateFiles) -> set[str]:
+def names(files: MountedStateFiles) -> set[str]:
     """All that lies there, hidden files too."""
     return {path.name for path in Path(files.directory).iterdir()}
 
 
-def changed(stored: KeyGroupState, files: StateFiles, batch: int, keys: range) -> KeyGroupState:
+def changed(
+    stored: KeyGroupState, files: MountedStateFiles, batch: int, keys: range
+) -> KeyGroupState:
     """One batch."""
     state = put(load(stored, KEYS, STATE, files, "state"), keys, batch)
     return store(state, stored, files, f"0-{batch}")
 
 
-def test_state_wanders_from_inline_to_files_and_is_merged(files: StateFiles) -> None:
+def test_state_wanders_from_inline_to_files_and_is_merged(files: MountedStateFiles) -> None:
     """Small: inline. Large: a base; then recent rows, inline and in a file; then a new base.
 
     A file stays for one change behind its last use.
@@ -79,7 +81,7 @@ def test_state_wanders_from_inline_to_files_and_is_merged(files: StateFiles) -> 
     assert (sixth.live_keys, fifth.live_keys) == (100, 100)
 
 
-def test_what_is_read_shares_the_memory_of_the_file(files: StateFiles) -> None:
+def test_what_is_read_shares_the_memory_of_the_file(files: MountedStateFiles) -> None:
     """A base is mapped, not copied: Arrow has allocated nothing for it."""
     stored = changed(KeyGroupState(), files, 0, range(100_000))
     before = pa.total_allocated_bytes()
@@ -97,7 +99,7 @@ def flip(path: Path) -> None:
 
 
 def test_a_damaged_file_is_found_by_a_process_that_reads_it_first(
-    files: StateFiles, monkeypatch: pytest.MonkeyPatch
+    files: MountedStateFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its checksum, with its name; a checksum is not computed anew for each batch."""
     stored = changed(KeyGroupState(), files, 0, range(100))
@@ -110,7 +112,7 @@ def test_a_damaged_file_is_found_by_a_process_that_reads_it_first(
         load(stored, KEYS, STATE, files, "state")
 
 
-def test_a_file_that_is_gone_is_told_by_its_path(files: StateFiles) -> None:
+def test_a_file_that_is_gone_is_told_by_its_path(files: MountedStateFiles) -> None:
     """With what to do about it."""
     stored = changed(KeyGroupState(), files, 0, range(100))
     files.delete(stored.base)
@@ -123,11 +125,13 @@ def test_a_directory_that_cannot_be_written_is_told_by_its_path(tmp_path: Path) 
     """A file stands in its place."""
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"file/state/0-0-base.*must name a place"):
-        changed(KeyGroupState(), StateFiles(str(tmp_path / "file" / "state"), 0), 0, range(9))
+        changed(
+            KeyGroupState(), MountedStateFiles(str(tmp_path / "file" / "state"), 0), 0, range(9)
+        )
 
 
 def test_only_so_many_names_are_remembered(
-    files: StateFiles, monkeypatch: pytest.MonkeyPatch
+    files: MountedStateFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest one is forgotten first."""
     monkeypatch.setattr(state_files, "_MOST_SEEN", 2)

@@ -38,7 +38,7 @@ from absflow.columnar.pages import (
 from absflow.columnar.process import Call, Process, call
 from absflow.columnar.restore import restored_state
 from absflow.columnar.state import KeyedState, snapshot_schema
-from absflow.columnar.stored import KeyGroupState, Shelf, in_range, load, of_range, store
+from absflow.columnar.stored import KeyGroupState, StateFiles, in_range, load, of_range, store
 from absflow.errors import PageCorruptError
 from absflow.protocol import alignment
 from absflow.protocol.alignment import (
@@ -163,7 +163,7 @@ class _Work:
     stored: KeyGroupState
     pages: list[Page]
     align: Alignment
-    shelf: Shelf | None
+    files: StateFiles | None
     decoded: KeyedState | None = None
     changed_epoch: int = 0
     dirty: bool = False
@@ -178,7 +178,7 @@ class _Work:
         if self.decoded is None:
             what = f"state of stage {self.spec.name!r}, key group {self.key_group}"
             spec = self.spec
-            self.decoded = load(self.stored, spec.keys, spec.state, self.shelf, what)
+            self.decoded = load(self.stored, spec.keys, spec.state, self.files, what)
         return self.decoded
 
 
@@ -187,7 +187,7 @@ def run_range(
     batch: Batch,
     pages: Mapping[int, Sequence[Page]],
     stored: bytes,
-    shelf: Shelf | None = None,
+    files: StateFiles | None = None,
 ) -> tuple[list[Page], bytes]:
     """Process one micro-batch of the key groups of a range, in their order.
 
@@ -196,7 +196,7 @@ def run_range(
         batch: the micro-batch.
         pages: the pages of each key group that has any.
         stored: what the range kept (:func:`~absflow.columnar.stored.of_range`); empty at first.
-        shelf: where the files of a large state lie; None if all of it is kept inline.
+        files: where the files of a large state lie; None if all of it is kept inline.
 
     Returns:
         The pages that they emit, and what the range keeps: ``stored`` itself if nothing changed.
@@ -210,7 +210,7 @@ def run_range(
     changed = False
     for key_group in sorted(pages):
         before = states.get(key_group, KeyGroupState())
-        emitted, kept = run_key_group(spec, key_group, batch, pages[key_group], before, shelf)
+        emitted, kept = run_key_group(spec, key_group, batch, pages[key_group], before, files)
         out += emitted
         if kept is not before:
             states[key_group] = kept
@@ -224,7 +224,7 @@ def run_key_group(
     batch: Batch,
     pages: Sequence[Page],
     stored: KeyGroupState,
-    shelf: Shelf | None = None,
+    files: StateFiles | None = None,
 ) -> tuple[list[Page], KeyGroupState]:
     """Process one micro-batch of one key group.
 
@@ -234,7 +234,7 @@ def run_key_group(
         batch: the micro-batch.
         pages: the pages of all inputs, in any order.
         stored: what the key group kept.
-        shelf: where the files of a large state lie; None if all of it is kept inline.
+        files: where the files of a large state lie; None if all of it is kept inline.
 
     Returns:
         The pages that it emits (those for the driver that came from stages before it in the chain;
@@ -248,13 +248,13 @@ def run_key_group(
     handed_on = [p for p in pages if p.kind in FOR_THE_DRIVER]
     restore = [p for p in pages if p.kind is PageKind.RESTORE]
     if restore:
-        restored, kept = _restore(spec, key_group, restore, shelf)
+        restored, kept = _restore(spec, key_group, restore, files)
         return [*handed_on, *restored], kept
     align, said, seen = _align(spec, batch.alignment, pages)
     data = [_with_epoch(spec, p, batch.alignment) for p in pages if p.kind is PageKind.DATA]
     data.sort(key=lambda p: (spec.order(p.input), p.seq))
     held = _held_pages(spec, key_group, stored)
-    work = _Work(spec, key_group, batch, stored, held + data, batch.alignment, shelf)
+    work = _Work(spec, key_group, batch, stored, held + data, batch.alignment, files)
     work.changed_epoch = stored.changed_epoch
     work.out = handed_on
     for action in said:
@@ -270,13 +270,13 @@ def run_key_group(
 
 
 def _restore(
-    spec: StageSpec, key_group: int, pages: Sequence[Page], shelf: Shelf | None
+    spec: StageSpec, key_group: int, pages: Sequence[Page], files: StateFiles | None
 ) -> tuple[list[Page], KeyGroupState]:
     """Begin with the state that is brought; RESTORE pages come alone, in a batch of their own."""
     table, epoch = restored_state(spec.name, spec.keys, spec.state, key_group, pages)
     report = Page(key_group, PageKind.REPORT, spec.name, rows=table.num_rows)
     state = KeyedState(table, len(spec.keys))
-    return [report], store(state, KeyGroupState(epoch), shelf, f"{key_group}-restored")
+    return [report], store(state, KeyGroupState(epoch), files, f"{key_group}-restored")
 
 
 def _names(spec: StageSpec) -> list[str]:
@@ -467,4 +467,4 @@ def _keep(work: _Work, *, held_before: bool) -> KeyGroupState:
     kept = replace(work.stored, changed_epoch=work.changed_epoch, held=held)
     if not work.dirty:
         return kept
-    return store(work.state, kept, work.shelf, f"{work.key_group}-{work.batch.batch_id}")
+    return store(work.state, kept, work.files, f"{work.key_group}-{work.batch.batch_id}")

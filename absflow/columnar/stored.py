@@ -27,7 +27,7 @@ import pyarrow as pa
 from absflow.columnar.pages import decode, encode, encoded
 from absflow.columnar.state import DELETED, KeyedState, state_schema
 
-__all__ = ["KeyGroupState", "Shelf", "in_range", "load", "of_range", "store"]
+__all__ = ["KeyGroupState", "StateFiles", "in_range", "load", "of_range", "store"]
 
 _SHADOWS = pa.field("_shadows", pa.int64())
 _RANGE = pa.schema(
@@ -47,7 +47,7 @@ _RANGE = pa.schema(
 _PARTS = 4
 
 
-class Shelf(Protocol):
+class StateFiles(Protocol):
     """Where the files of a stage's state lie."""
 
     @property
@@ -113,7 +113,7 @@ def in_range(payload: bytes, what: str) -> dict[int, KeyGroupState]:
 
 
 def load(
-    stored: KeyGroupState, keys: pa.Schema, columns: pa.Schema, shelf: Shelf | None, what: str
+    stored: KeyGroupState, keys: pa.Schema, columns: pa.Schema, files: StateFiles | None, what: str
 ) -> KeyedState:
     """The keyed state, which shares the memory of its files.
 
@@ -121,7 +121,7 @@ def load(
         stored: what the key group kept.
         keys: the key columns.
         columns: the state columns.
-        shelf: has its files.
+        files: has its files.
         what: names the state in errors.
 
     Raises:
@@ -132,8 +132,8 @@ def load(
 
     def table(payload: bytes, name: str, schema: pa.Schema) -> pa.Table:
         if name:
-            assert shelf is not None  # it has written the file
-            payload, unchecked = shelf.read(name)
+            assert files is not None  # it has written the file
+            payload, unchecked = files.read(name)
             return pa.Table.from_batches([decode(payload, schema, f"{what}, {name}", unchecked)])
         if payload:
             return pa.Table.from_batches([decode(payload, schema, what)])
@@ -151,36 +151,36 @@ def load(
 
 
 def store(
-    state: KeyedState, before: KeyGroupState, shelf: Shelf | None, place: str
+    state: KeyedState, before: KeyGroupState, files: StateFiles | None, place: str
 ) -> KeyGroupState:
     """Keep a state that has changed; ``changed_epoch`` and ``held`` are as before.
 
     Args:
         state: the new state.
         before: what the key group kept; its stale files are deleted.
-        shelf: where files go; None if all is to be kept inline.
+        files: where files go; None if all is to be kept inline.
         place: the key group and the batch, for the names of files.
 
     Raises:
         StorageError: a file cannot be written.
     """
     payload, base, recent = b"", "", ""
-    if shelf is None or state.size <= shelf.max_inline:
+    if files is None or state.size <= files.max_inline:
         flat = state.flat().table
         payload = encode(flat) if flat.num_rows else b""
     else:
         base = before.base
         if _is_due(state):
             state = state.merged()
-            base = _write(shelf, f"{place}-base", state.base)
+            base = _write(files, f"{place}-base", state.base)
         rows = state.table.append_column(_SHADOWS, pa.array(state.shadows))
-        if rows.num_rows and rows.nbytes > shelf.max_inline:
-            recent = _write(shelf, f"{place}-recent", rows)
+        if rows.num_rows and rows.nbytes > files.max_inline:
+            recent = _write(files, f"{place}-recent", rows)
         elif rows.num_rows:
             payload = encode(rows)
-    if shelf is not None:
+    if files is not None:
         for name in before.stale.split():
-            shelf.delete(name)
+            files.delete(name)
     stale = sorted({before.base, before.recent} - {base, recent, ""})
     return replace(
         before,
@@ -202,8 +202,8 @@ def _is_due(state: KeyedState) -> bool:
     return bool(count * _PARTS > state.base.num_rows)
 
 
-def _write(shelf: Shelf, place: str, table: pa.Table) -> str:
+def _write(files: StateFiles, place: str, table: pa.Table) -> str:
     header, message = encoded(table)
     name = f"{place}-{header[-4:].hex()}"
-    shelf.write(name, (header, message))
+    files.write(name, (header, message))
     return name

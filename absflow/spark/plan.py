@@ -38,7 +38,7 @@ from absflow.sinks import Sink
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 from absflow.storage.session import conf_set
-from absflow.storage.state_files import StateFiles
+from absflow.storage.state_files import MountedStateFiles
 
 __all__ = [
     "PAGE_TYPE",
@@ -299,10 +299,10 @@ def restored_pages(
 
 def _state_files(
     spark: SparkSession, settings: Settings, layout: Layout, stage: str, attempt: int
-) -> StateFiles | None:
+) -> MountedStateFiles | None:
     """Where a worker finds the files of the stage's state; None if it has no path to them."""
     local = Files(spark).mounted(layout.state_files(stage, attempt))
-    return None if local is None else StateFiles(local, settings.state_max_inline_bytes)
+    return None if local is None else MountedStateFiles(local, settings.state_max_inline_bytes)
 
 
 def _pages_in(spark: SparkSession, directory: str) -> DataFrame:
@@ -393,7 +393,7 @@ def _packer(spec: StageSpec, given: InputSpec) -> Packer:
 
 
 def _run(
-    spec: StageSpec, files: StateFiles | None, edge: Packer | None
+    spec: StageSpec, files: MountedStateFiles | None, edge: Packer | None
 ) -> Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     columns, property_ = PAGE_SCHEMA.names, _alignment_property(spec.name)
 

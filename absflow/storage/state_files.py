@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from absflow.errors import StorageError
 
-__all__ = ["StateFiles"]
+__all__ = ["MountedStateFiles"]
 
 # Paths of which this process has seen the checksum, newest last, and how many of them.
 _seen: OrderedDict[str, None] = OrderedDict()
@@ -27,7 +27,7 @@ _MOST_SEEN = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class StateFiles:
+class MountedStateFiles:
     """A directory on a file system that is mounted on every machine.
 
     Attributes:

@@ -131,13 +131,13 @@ def rows_out(out, schema=OUTPUT):
     ]
 
 
-def state_of(spec, stored, shelf=None):
-    whole = load(stored, spec.keys, spec.state, shelf, "state").flat().table.to_pylist()
+def state_of(spec, stored, files=None):
+    whole = load(stored, spec.keys, spec.state, files, "state").flat().table.to_pylist()
     return {row["k"]: (row["n"], row["seen"]) for row in whole if not row[DELETED]}
 
 
 @dataclass
-class MemoryShelf:
+class MemoryFiles:
     """Files of state, each as it was written; to write the same again is fine."""
 
     max_inline: int
@@ -157,9 +157,9 @@ class MemoryShelf:
 class Runner:
     """One key group through its micro-batches, as the driver would run it."""
 
-    def __init__(self, spec, key_group=0, shelf=None):
+    def __init__(self, spec, key_group=0, files=None):
         self.spec = spec
-        self.shelf = shelf
+        self.files = files
         self.key_group = key_group
         self.align = alignment.start(given.name for given in spec.inputs)
         self.stored = KeyGroupState()
@@ -168,7 +168,7 @@ class Runner:
     def run(self, *given_pages):
         batch = Batch(self.batch_id, 1000 * self.batch_id, self.align)
         out, self.stored = run_key_group(
-            self.spec, self.key_group, batch, given_pages, self.stored, self.shelf
+            self.spec, self.key_group, batch, given_pages, self.stored, self.files
         )
         report = report_of(out)
         if report is not None:
@@ -178,7 +178,7 @@ class Runner:
 
     @property
     def state(self):
-        return state_of(self.spec, self.stored, self.shelf)
+        return state_of(self.spec, self.stored, self.files)
 
 
 def tags_out(out):
@@ -393,11 +393,11 @@ def summed(snapshots, n):
 @given(
     worlds(),
     st.integers(1, 2),
-    st.none() | st.builds(MemoryShelf, st.sampled_from([0, 150, 300])),
+    st.none() | st.builds(MemoryFiles, st.sampled_from([0, 150, 300])),
     st.sampled_from([4, 0]),
     st.randoms(use_true_random=False),
 )
-def test_every_schedule_gives_the_cut_of_the_oracle(world, partitions, shelf, parts, shuffle):
+def test_every_schedule_gives_the_cut_of_the_oracle(world, partitions, files, parts, shuffle):
     """Output, snapshots and state are those of a stage that takes one row at a time.
 
     And they are the same, byte for byte, whatever order the pages of a batch come in, and when a
@@ -405,13 +405,13 @@ def test_every_schedule_gives_the_cut_of_the_oracle(world, partitions, shelf, pa
     one before are there, and whether a base is soon or never merged.
     """
     with patch.object(stored_module, "_PARTS", parts):
-        check_schedule(world, partitions, shelf, shuffle)
+        check_schedule(world, partitions, files, shuffle)
 
 
-def check_schedule(world, partitions, shelf, shuffle):
+def check_schedule(world, partitions, files, shuffle):
     """One schedule."""
     spec = stage(world.roots)
-    runner, oracle = Runner(spec, shelf=shelf), Oracle(world)
+    runner, oracle = Runner(spec, files=files), Oracle(world)
     snapshots, said = {}, []
     for batch in range(world.batches):
         found = renumbered(pages_in(world, spec, batch, partitions))
@@ -419,11 +419,11 @@ def check_schedule(world, partitions, shelf, shuffle):
         out = runner.run(*found)
         for _ in range(2):
             shuffle.shuffle(found)
-            again = run_key_group(spec, 0, before[0], found, before[1], shelf)
+            again = run_key_group(spec, 0, before[0], found, before[1], files)
             assert again == (out, runner.stored)
-        if shelf is not None:
+        if files is not None:
             kept = runner.stored
-            assert {kept.base, kept.recent, *kept.stale.split()} - {""} == set(shelf.files)
+            assert {kept.base, kept.recent, *kept.stale.split()} - {""} == set(files.files)
             event("no base" if not kept.base else "recent rows" if kept.recent else "a base")
         assert rows_out(out) == oracle.run(batch)
         assert runner.state == oracle.state
