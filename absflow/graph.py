@@ -18,11 +18,11 @@ import pyarrow as pa
 from absflow.columnar.keys import check_key_type
 from absflow.columnar.pages import CHANNEL_FIELDS
 from absflow.columnar.process import Process
-from absflow.columnar.restore import Migration
+from absflow.columnar.restore_packer import Migration
 from absflow.columnar.stage import InputSpec, StageSpec
 from absflow.columnar.state import DELETED, MODIFIED_EPOCH
 from absflow.errors import GraphError
-from absflow.protocol.messages import RootInput, Topology
+from absflow.protocol.coordinator.messages import RootInput, Topology
 
 __all__ = [
     "Graph",

@@ -13,12 +13,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from absflow.errors import NotFoundError, StorageError
-from absflow.protocol import recovery
-from absflow.protocol.checkpoints import TERMINAL, Fact, FactKind, FailureReason
-from absflow.protocol.handwriting import written_of
-from absflow.protocol.line import Line, segments
-from absflow.protocol.lookup import (
-    StageColumns,
+from absflow.facts import records
+from absflow.facts.records import compacted_of, written_savepoints
+from absflow.facts.stages import (
     Stages,
     check_key,
     find_stage,
@@ -27,8 +24,10 @@ from absflow.protocol.lookup import (
     stages_of,
     whose,
 )
-from absflow.protocol.retention import compacted_of, lineage_of
-from absflow.storage import select
+from absflow.protocol.checkpoints import TERMINAL, Fact, FactKind, FailureReason, StageColumns
+from absflow.protocol.recovery.branch import Branch, branch_of
+from absflow.protocol.retention.plan import lineage_of
+from absflow.storage import history_sql
 from absflow.storage.layout import Layout
 
 if TYPE_CHECKING:
@@ -70,11 +69,11 @@ def history(spark: SparkSession, root: str) -> History:
     rows = started.where("kind IN ('STARTED', 'READY', 'WRITTEN')").toArrow().to_pylist()
     done = f"""
         SELECT checkpoint_id, attempt, incarnation, derived_from
-        FROM {select.table(layout.checkpoints)} WHERE kind = 'COMPLETED'"""
+        FROM {history_sql.table(layout.checkpoints)} WHERE kind = 'COMPLETED'"""
     facts = [row.asDict() for row in spark.sql(done).collect()]
     completed = {fact["checkpoint_id"]: fact["attempt"] for fact in facts}
-    attempts = recovery.attempts_of(rows)
-    line = segments(root, attempts, completed, written_of(facts))
+    attempts = records.attempts_of(rows)
+    line = branch_of(root, attempts, completed, written_savepoints(facts))
     return History(spark, layout, stages_of(rows), line)
 
 
@@ -95,7 +94,7 @@ class History:
         spark: SparkSession,
         layout: Layout,
         stages: Stages,
-        line: Line,
+        line: Branch,
     ) -> None:
         """Use :func:`history` instead."""
         self._spark = spark
@@ -103,8 +102,8 @@ class History:
         self._all = stages
         self._stages = stages.newest
         self._line = line
-        self._facts = select.table(layout.checkpoints)
-        self._barriers = select.table(layout.barriers)
+        self._facts = history_sql.table(layout.checkpoints)
+        self._barriers = history_sql.table(layout.barriers)
 
     def checkpoints(self) -> DataFrame:
         """One row per triggered checkpoint, pending ones included.
@@ -168,8 +167,8 @@ class History:
 
             check_key(columns, key, whole=True)
             for name, value in key.items():
-                frame = frame.where(frame[select.quoted(name)].eqNullSafe(lit(value)))
-        return frame.orderBy("checkpoint_id", *map(select.quoted, columns.key))
+                frame = frame.where(frame[history_sql.quoted(name)].eqNullSafe(lit(value)))
+        return frame.orderBy("checkpoint_id", *map(history_sql.quoted, columns.key))
 
     def difference(self, stage: str, a: int, b: int) -> DataFrame:
         """The keys whose state differs between two checkpoints.
@@ -189,16 +188,18 @@ class History:
                 f"the key of stage {stage!r} was {', '.join(old.key)} at checkpoint {a} and is "
                 f"{', '.join(columns.key)} at {b}: keys of the one are none of the other"
             )
-        same_key = " AND ".join(f"a.{k} <=> b.{k}" for k in map(select.quoted, columns.key))
-        keys = ", ".join(f"coalesce(a.{k}, b.{k}) AS {k}" for k in map(select.quoted, columns.key))
+        same_key = " AND ".join(f"a.{k} <=> b.{k}" for k in map(history_sql.quoted, columns.key))
+        keys = ", ".join(
+            f"coalesce(a.{k}, b.{k}) AS {k}" for k in map(history_sql.quoted, columns.key)
+        )
         was, now = (
-            select.struct((n, f"{side}.{select.quoted(n)}") for n in of.state)
+            history_sql.struct((n, f"{side}.{history_sql.quoted(n)}") for n in of.state)
             for side, of in (("a", old), ("b", columns))
         )
         equal = "false"
         if old.state == columns.state:
             schema = self._schema(columns)
-            states = (select.comparable_state(columns, schema, side) for side in ("a.", "b."))
+            states = (history_sql.comparable_state(columns, schema, side) for side in ("a.", "b."))
             equal = " AND ".join(f"{x} <=> {y}" for x, y in zip(*states, strict=True))
         return self._spark.sql(
             f"""
@@ -239,7 +240,7 @@ class History:
                 views[f"{plain}_state"] = self._states_sql(columns)
                 views[f"{plain}_changes"] = self._changes_sql(columns)
         for name, text in views.items():
-            view = select.quoted(f"{prefix}{name}")
+            view = history_sql.quoted(f"{prefix}{name}")
             self._spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS {text}")
         return [f"{prefix}{name}" for name in views]
 
@@ -255,7 +256,7 @@ class History:
         sets = ", ".join(f"{n}L" for n in lineage)
         rows = f"{self._history(columns)} AS h WHERE h.set_id IN ({sets or 'NULL'})"
         last = f"array_position(CAST(array({sets}) AS array<bigint>), h.set_id)"
-        return select.newest(columns, rows, last), columns
+        return history_sql.newest(columns, rows, last), columns
 
     def _states_sql(self, columns: StageColumns) -> str:
         """State at every completed checkpoint whose state is in the table of now."""
@@ -264,7 +265,7 @@ class History:
              FROM ({self._lineages_sql(columns)})
              LATERAL VIEW posexplode(lineage) AS position, named_set) AS l
             JOIN {self._history(columns)} AS h ON h.set_id = l.named_set"""
-        return select.newest(columns, rows, "l.position", at="l.at_checkpoint")
+        return history_sql.newest(columns, rows, "l.position", at="l.at_checkpoint")
 
     def _changes_sql(self, columns: StageColumns) -> str:
         """The changes of every key over the completed checkpoints of the line."""
@@ -276,7 +277,7 @@ class History:
         parts += [f"checkpoint_id = {n}" for n in self._line.written]
         on_line = " OR ".join(f"({part})" for part in parts) or "false"
         lineages = self._lineages_sql(columns, f"AND ({on_line})")
-        return select.changes(columns, self._schema(columns), self._history(columns), lineages)
+        return history_sql.changes(columns, self._schema(columns), self._history(columns), lineages)
 
     def _schema(self, columns: StageColumns) -> StructType:
         return self._spark.read.format("delta").load(self._layout.state(columns.table)).schema
@@ -285,7 +286,7 @@ class History:
 
     def _checkpoints_sql(self) -> str:
         cases = " ".join(
-            f"WHEN {select.literal(r.code)} THEN {select.literal(r.sentence)}"
+            f"WHEN {history_sql.literal(r.code)} THEN {history_sql.literal(r.sentence)}"
             for r in FailureReason
         )
         facts = f"(SELECT * FROM {self._facts} WHERE kind IN {_ENDS})"
@@ -328,14 +329,14 @@ class History:
             only += f" AND NOT ({theirs})"
         return f"""
             SELECT checkpoint_id AS at_checkpoint,
-                   {select.lineage_of("s.lineage", "compacted")} AS lineage
-            FROM (SELECT checkpoint_id, {select.stage(columns.stage)} AS s
+                   {history_sql.lineage_of("s.lineage", "compacted")} AS lineage
+            FROM (SELECT checkpoint_id, {history_sql.stage(columns.stage)} AS s
                   FROM ({self._completed_sql()}) WHERE true {only})
             CROSS JOIN (
               SELECT sort_array(collect_list(struct(size(replaces) AS length, replaces, set_id)),
                                 false) AS compacted
               FROM {self._facts}
-              WHERE kind = 'COMPACTED' AND stage = {select.literal(columns.stage)})
+              WHERE kind = 'COMPACTED' AND stage = {history_sql.literal(columns.stage)})
             WHERE s IS NOT NULL"""
 
     def _manifest(self, stage: str, checkpoint: int | None) -> tuple[list[int], tuple[int, int]]:
@@ -348,7 +349,7 @@ class History:
         rows = self._spark.sql(
             f"""
             SELECT checkpoint_id, attempt, incarnation, derived_from,
-                   {select.stage(stage)}.lineage AS lineage,
+                   {history_sql.stage(stage)}.lineage AS lineage,
                    stages.stage AS names
             FROM ({self._completed_sql()}) WHERE true {only}
             ORDER BY checkpoint_id DESC LIMIT 1"""
@@ -360,7 +361,7 @@ class History:
         facts = self._spark.sql(
             f"""
             SELECT checkpoint_id, kind, stage, set_id, replaces FROM {self._facts}
-            WHERE kind = 'COMPACTED' AND stage = {select.literal(stage)}"""
+            WHERE kind = 'COMPACTED' AND stage = {history_sql.literal(stage)}"""
         ).collect()
         compacted = compacted_of(fact.asDict() for fact in facts)
         lineage = lineage_of(stage, tuple(rows[0].lineage or ()), compacted)
@@ -378,4 +379,4 @@ class History:
         return no_checkpoint(checkpoint, facts, {b.checkpoint_id for b in barriers})
 
     def _history(self, columns: StageColumns) -> str:
-        return select.table(self._layout.state(columns.table))
+        return history_sql.table(self._layout.state(columns.table))

@@ -17,18 +17,18 @@ from pyspark.sql.types import StructType, _parse_datatype_string
 
 from absflow.columnar.forms import RowFunction, on_pandas, per_row
 from absflow.columnar.process import Process
-from absflow.columnar.restore import Migration
+from absflow.columnar.restore_packer import Migration
 from absflow.errors import AbsflowError, GraphError
 from absflow.graph import SinkNode, SourceNode, StageNode, Upgrade, check
 from absflow.settings import PREFIX, Settings
 from absflow.sinks import Sink
-from absflow.spark.begin import plan
-from absflow.spark.per_key import KeyFunction, per_key
-from absflow.spark.plan import JobSpec
-from absflow.spark.restore import RestorePlan
-from absflow.spark.run import Run
-from absflow.spark.sources import check_source, describe_source
-from absflow.spark.written import write_savepoint
+from absflow.spark.control.run import Run
+from absflow.spark.model import JobSpec
+from absflow.spark.sources.describe import check_source, describe_source
+from absflow.spark.start.attempt import restore_plan_of
+from absflow.spark.start.restore_plan import RestorePlan
+from absflow.spark.start.savepoint_writer import write_savepoint
+from absflow.spark.worker.per_key import KeyFunction, per_key
 
 __all__ = ["AnyProcess", "Job", "Node"]
 
@@ -122,7 +122,7 @@ class Job:
             process: the function, or one for each input by its name.
             form: what the functions are. "arrow": columnar on Arrow tables
                 (:mod:`absflow.columnar.process`); "pandas": columnar on pandas frames; "per-key":
-                written for ``applyInPandasWithState`` (:mod:`absflow.spark.per_key`); "per-row":
+                written for ``applyInPandasWithState`` (:mod:`absflow.spark.worker.per_key`); "per-row":
                 ``(state, row) -> (state, outputs)`` (:func:`absflow.columnar.forms.per_row`).
             renamed_from: for a restore: the stage's name in the checkpoint.
             defaults: for a restore: what the keys in the checkpoint get in state columns that are
@@ -201,7 +201,7 @@ class Job:
             GraphError: the graph cannot run.
             NotFoundError: there is no such checkpoint.
         """
-        return plan(self._spark, self._checked())
+        return restore_plan_of(self._spark, self._checked())
 
     def write_savepoint(
         self, states: Mapping[str, DataFrame], *, base: int | str | None = None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from absflow.errors import SettingsError
-from absflow.protocol.recovery import Wish, parse_wish
+from absflow.protocol.recovery.attempts import RestoreTarget, parse_target
 from absflow.protocol.restarts import RestartPolicy
 
 __all__ = ["PREFIX", "SETTINGS", "Setting", "Settings", "describe"]
@@ -90,8 +90,8 @@ def _flag(text: str) -> bool:
     return text.strip().lower() == "true"
 
 
-def _wish(text: str) -> Wish | None:
-    return parse_wish(text) if text.strip() else None
+def _restore_target(text: str) -> RestoreTarget | None:
+    return parse_target(text) if text.strip() else None
 
 
 def _path(text: str) -> str:
@@ -265,7 +265,7 @@ SETTINGS: tuple[Setting, ...] = (
         "restore.from",
         "restore_from",
         "",
-        _wish,
+        _restore_target,
         "Begin a new attempt with this checkpoint, at every start: latest, ID, or PATH#ID of "
         "another storage root. Not set: go on where the last driver stopped.",
         example="latest",
@@ -347,7 +347,7 @@ class Settings:
     channel_max_bytes_per_trigger: int
     channel_max_backlog_bytes: int | None
     trigger_interval_ms: int
-    restore_from: Wish | None
+    restore_from: RestoreTarget | None
     restore_allow_dropped_state: bool
     restore_plan: str
     restart_attempts: int

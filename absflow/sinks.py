@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.errors import GraphError
-from absflow.storage import tables
-from absflow.storage.delta_log import Commit, log_file, newest_version, parse_commit
+from absflow.storage.delta import tables, transactions
+from absflow.storage.delta.log import Commit, log_file, newest_version, parse_commit
 from absflow.storage.files import Files
 
 __all__ = [
@@ -223,11 +223,11 @@ class DeltaSink:
         self.append(rows, made)
 
     def append(
-        self, rows: DataFrame | tables.ArrowRows, made: SinkWrite | SinkPublication
+        self, rows: DataFrame | transactions.ArrowRows, made: SinkWrite | SinkPublication
     ) -> list[str] | None:
         """Write, and return what was told beside rows in Arrow."""
         publishes = isinstance(made, SinkPublication)
-        return tables.append_once(
+        return transactions.append_once(
             rows, self.path, made.app_id, made.version, made.note, if_empty=publishes
         )
 

@@ -30,9 +30,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 import absflow
-from absflow.spark.plan import PAGE_TYPE, by_range, choose_ranges, data_pages
-from absflow.storage import tables
-from absflow.storage.transactions import DriverRows, append_once
+from absflow.spark.start.ranges import choose_ranges
+from absflow.spark.stream.chain import by_range
+from absflow.spark.stream.pages import PAGE_TYPE, data_pages
+from absflow.storage.delta import tables
+from absflow.storage.delta.transactions import DriverRows, append_once
 
 PHASES = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets")
 WARM = 60

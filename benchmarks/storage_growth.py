@@ -22,7 +22,7 @@ from _running_sum import configure, session
 from pyspark.sql import SparkSession
 
 import absflow
-from absflow.spark import retention
+from absflow.spark.control import retention
 
 SETTINGS = {
     "checkpoint.interval": "2s",

@@ -12,9 +12,10 @@ import re
 import statistics
 from pathlib import Path
 
-from absflow.protocol.alignment import INPUT_TRANSITIONS, InputStatus
+from absflow.protocol.alignment import INPUT_TRANSITIONS
+from absflow.protocol.alignment_state import InputStatus
 from absflow.protocol.checkpoints import FactKind, FailureReason
-from absflow.protocol.pending import PHASE_TRANSITIONS, Phase
+from absflow.protocol.coordinator.pending import PHASE_TRANSITIONS, Phase
 from absflow.settings import PREFIX, SETTINGS, Setting
 
 _NAMES = (

@@ -50,7 +50,8 @@ from rich.table import Table
 import absflow
 
 if TYPE_CHECKING:
-    from absflow.spark.run import Progress, Run
+    from absflow.spark.control.progress import Progress
+    from absflow.spark.control.run import Run
 
 EXAMPLE = "N14228"
 

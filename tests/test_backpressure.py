@@ -13,8 +13,8 @@ from channel_logs import Channel, at
 from absflow.columnar.stage import InputSpec, StageSpec
 from absflow.errors import StorageError
 from absflow.protocol.load import Backlog
-from absflow.spark.backpressure import Backpressure
-from absflow.spark.listener import BatchDone
+from absflow.spark.batch.backpressure import Backpressure
+from absflow.spark.batch.listener import BatchDone
 from absflow.storage.layout import Layout
 
 LONG_S = 10

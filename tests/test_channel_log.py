@@ -11,7 +11,7 @@ from channel_logs import Channel, at
 from absflow.errors import StorageError
 from absflow.protocol.load import Backlog
 from absflow.storage.channel_log import ChannelTail
-from absflow.storage.delta_log import DeltaPosition
+from absflow.storage.delta.log import DeltaPosition
 
 NOW = 100_000
 

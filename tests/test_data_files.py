@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from absflow.errors import StorageError
-from absflow.storage import data_files
-from absflow.storage.data_files import create, is_plain, write
+from absflow.storage.delta import data_files
+from absflow.storage.delta.data_files import create, is_plain, write
 
 NUMBERS = pa.schema([("n", pa.int64()), ("p", pa.int64())])
 PLAIN = {"minReaderVersion": 1, "minWriterVersion": 2}

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from absflow.storage.delta_log import LogTail
+from absflow.storage.delta.log import LogTail
 
 FILES: dict[str, str] = {}
 

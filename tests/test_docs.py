@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from absflow.columnar.pages import CHANNEL_FIELDS
-from absflow.storage import tables
-from absflow.storage.requests import REQUESTS
+from absflow.facts import columns
+from absflow.facts.columns import REQUESTS
+from absflow.storage import state_history
 
 ROOT = Path(__file__).parent.parent
 
@@ -54,13 +55,13 @@ def test_links_lead_somewhere() -> None:
 @pytest.mark.parametrize(
     "schema",
     [
-        tables.ATTEMPTS,
-        tables.BARRIERS,
-        tables.OVERTAKES,
-        tables.CHECKPOINTS,
+        columns.ATTEMPTS,
+        columns.BARRIERS,
+        columns.OVERTAKES,
+        columns.CHECKPOINTS,
         REQUESTS,
-        pa.schema(tables.CHECKPOINTS.field("stages").type.value_type.fields),
-        tables.history_columns(pa.schema([]), pa.schema([])),
+        pa.schema(columns.CHECKPOINTS.field("stages").type.value_type.fields),
+        state_history.history_columns(pa.schema([]), pa.schema([])),
         pa.schema(CHANNEL_FIELDS),
     ],
     ids=[

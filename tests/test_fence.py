@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from absflow.errors import FencedError, JobFailedError
-from absflow.storage.fence import Fence
-from absflow.storage.lock import RootLock
+from absflow.facts.fence import Fence
+from absflow.facts.lock import RootLock
 
 NO_LOCK = RootLock("", None)
 

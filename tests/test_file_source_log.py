@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from absflow import StorageError
-from absflow.storage.file_source_log import FileEntry, build, parse
+from absflow.spark.sources.file_log import FileEntry, build, parse
 
 # Spark's own text, of a folder with a blank and an ä in its name.
 TEXT = (

@@ -9,7 +9,7 @@ from absflow.columnar.process import Result
 from absflow.errors import GraphError
 from absflow.graph import Graph, SinkNode, SourceNode, StageNode, check, check_unchanged, describe
 from absflow.graph import topology as topology_of
-from absflow.protocol.messages import RootInput
+from absflow.protocol.coordinator.messages import RootInput
 
 ROWS = pa.schema([("k", pa.string()), ("v", pa.int64())])
 STATE = pa.schema([("n", pa.int64())])

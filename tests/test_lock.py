@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from absflow.errors import StorageError
-from absflow.storage import lock
-from absflow.storage.lock import hold
+from absflow.facts import lock
+from absflow.facts.lock import hold
 
 # A driver: says when it has the lock, and runs until another asks for it.
 DRIVER = """
 import os, sys, time
-from absflow.storage.lock import hold
+from absflow.facts.lock import hold
 
 folder, log, stubborn = sys.argv[1], sys.argv[2], len(sys.argv) > 3
 held = hold(f"file:{folder}", lambda: None)

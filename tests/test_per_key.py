@@ -11,7 +11,7 @@ import pytest
 from absflow.columnar.process import Call, call
 from absflow.columnar.state import DELETED, KeyedState
 from absflow.errors import ProcessError
-from absflow.spark.per_key import per_key
+from absflow.spark.worker.per_key import per_key
 
 INPUT = pa.schema([("k", pa.string()), ("v", pa.int64()), ("flag", pa.bool_())])
 KEYS = pa.schema([("k", pa.string())])

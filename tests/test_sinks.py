@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from absflow.sinks import SinkCut, SinkRestore, put_back
-from absflow.storage.delta_log import Commit
+from absflow.storage.delta.log import Commit
 
 AT = datetime(2026, 1, 2, 9, 0, tzinfo=timezone.utc)
 

@@ -12,10 +12,10 @@ import pytest
 
 from absflow.columnar.pages import Page, PageKind, encode, page_batch
 from absflow.columnar.state import snapshot_schema
-from absflow.spark import snapshots
-from absflow.spark.snapshots import SnapshotFiles
-from absflow.storage.data_files import PlainTable
-from absflow.storage.tables import history_columns
+from absflow.spark.worker import snapshot_files
+from absflow.spark.worker.snapshot_files import SnapshotFiles
+from absflow.storage.delta.data_files import PlainTable
+from absflow.storage.state_history import history_columns
 
 KEYS, STATE = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
 INSIDE = snapshot_schema(KEYS, STATE)
@@ -83,7 +83,7 @@ def test_reports_are_told(tmp_path: Path) -> None:
 def test_no_more_than_so_much_is_gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file for so many bytes of pages; nothing twice, nothing lost."""
     pages = [state("left", number, 3, (number, number, False)) for number in range(5)]
-    monkeypatch.setattr(snapshots, "_GATHERED", 2 * len(pages[0].payload))
+    monkeypatch.setattr(snapshot_files, "_GATHERED", 2 * len(pages[0].payload))
     files = SnapshotFiles({"left": history(tmp_path / "left")})
     for page in pages:
         files.take(page_batch([page]))

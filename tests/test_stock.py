@@ -5,10 +5,10 @@ import json
 import pytest
 
 from absflow.errors import NotFoundError
-from absflow.protocol.inventory import Channel, InFlight, Pending, Sink
-from absflow.protocol.retention import needed
+from absflow.facts.inventory import gather
+from absflow.protocol.retention.inventory import Channel, InFlight, Pending, Sink
+from absflow.protocol.retention.plan import needed
 from absflow.storage.layout import Layout
-from absflow.storage.stock import gather
 
 ROOT = "/job"
 LAYOUT = Layout(ROOT)

@@ -14,9 +14,9 @@ from deltalake.exceptions import DeltaError
 
 from absflow.cli.reader import Reader
 from absflow.errors import DeletionError, NotFoundError, SavepointFailedError, StorageError
+from absflow.facts.columns import REQUESTS
+from absflow.facts.stages import sentence_of
 from absflow.protocol.checkpoints import FactKind
-from absflow.protocol.lookup import sentence_of
-from absflow.storage.requests import REQUESTS
 
 __all__ = ["ask", "ask_to_delete", "await_answer", "await_deletion"]
 

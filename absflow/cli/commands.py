@@ -17,8 +17,8 @@ from absflow.cli import asking, documents, submit, tables
 from absflow.cli.reader import CheckpointRecord, DeletionRecord, Reader
 from absflow.errors import AbsflowError, DeletionError, SettingsError
 from absflow.protocol.checkpoints import Status
-from absflow.protocol.inventory import RetentionPolicy
-from absflow.protocol.recovery import parse_wish
+from absflow.protocol.recovery.attempts import parse_target
+from absflow.protocol.retention.inventory import RetentionPolicy
 from absflow.settings import PREFIX, SETTINGS
 
 __all__ = ["absflow"]
@@ -231,7 +231,7 @@ def _number(name: str, properties_file: Path | None) -> int:
 
 def _wish(_: click.Context, __: click.Parameter, text: str) -> str:
     try:
-        parse_wish(text)
+        parse_target(text)
     except ValueError as expected:
         raise click.BadParameter(f"{text!r} is not {expected}") from expected
     return text

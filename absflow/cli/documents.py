@@ -13,8 +13,10 @@ from statistics import median
 from typing import Any
 
 from absflow.cli.reader import CheckpointRecord, DeletionRecord, RetentionRecord, StateRecord
+from absflow.facts.records import stage_row
+from absflow.facts.stages import sentence_of
 from absflow.protocol.checkpoints import StageManifest, Status
-from absflow.protocol.inventory import (
+from absflow.protocol.retention.inventory import (
     Action,
     Compact,
     DeleteEpochs,
@@ -24,8 +26,6 @@ from absflow.protocol.inventory import (
     DropPositions,
     DropWorkingDirectory,
 )
-from absflow.protocol.lookup import sentence_of
-from absflow.storage.manifests import stage_row
 
 __all__ = [
     "checkpoint",

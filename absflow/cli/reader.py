@@ -23,19 +23,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow.fs import FileSelector, FileSystem, FileType, SubTreeFileSystem
 
 from absflow.errors import NotFoundError, StorageError
-from absflow.protocol.checkpoints import (
-    AttemptFact,
-    Fact,
-    FactKind,
-    FailureReason,
-    Kind,
-    StageManifest,
-    Status,
-)
-from absflow.protocol.deletion import Deletion, freed, judge
-from absflow.protocol.inventory import Action, DeleteSets, RetentionPolicy
-from absflow.protocol.lookup import (
-    StageColumns,
+from absflow.facts.inventory import JobInventory, gather
+from absflow.facts.records import compacted_of, deleted_of, stage_of
+from absflow.facts.stages import (
     Stages,
     check_key,
     find_stage,
@@ -44,10 +34,20 @@ from absflow.protocol.lookup import (
     stages_of,
     whose,
 )
-from absflow.protocol.retention import compacted_of, deleted_of, explain, lineage_of, plan
+from absflow.protocol.checkpoints import (
+    AttemptFact,
+    Fact,
+    FactKind,
+    FailureReason,
+    Kind,
+    StageColumns,
+    StageManifest,
+    Status,
+)
+from absflow.protocol.retention.deletion import Deletion, freed, judge
+from absflow.protocol.retention.inventory import Action, DeleteSets, RetentionPolicy
+from absflow.protocol.retention.plan import explain, lineage_of, plan
 from absflow.storage.layout import Layout
-from absflow.storage.manifests import stage_of
-from absflow.storage.stock import Stock, gather
 
 __all__ = ["CheckpointRecord", "DeletionRecord", "Reader", "RetentionRecord", "StateRecord"]
 
@@ -241,14 +241,14 @@ class Reader:
         frees = () if refused else freed(stock.inventory, ids)
         return DeletionRecord(records, refused, frees, self._size(stock, frees))
 
-    def _stock(self) -> Stock:
+    def _stock(self) -> JobInventory:
         started = ds.field("kind") == AttemptFact.READY.value
         ready = self._read(self._layout.attempts, started, ["attempt", "details"])
         newest = max(ready, key=lambda row: int(row["attempt"]), default=None)
         sinks = json.loads(newest["details"]).get("on_checkpoint", {}) if newest else {}
         return gather(_Shelf(self), self._layout, sinks)
 
-    def _size(self, stock: Stock, actions: Sequence[Action]) -> int:
+    def _size(self, stock: JobInventory, actions: Sequence[Action]) -> int:
         """The bytes of all files of the sets that would be deleted."""
         return sum(
             file["size_bytes"]
@@ -363,7 +363,7 @@ class Reader:
 
 
 class _Shelf:
-    """A storage root as :func:`absflow.storage.stock.gather` looks into it."""
+    """A storage root as :func:`absflow.facts.inventory.gather` looks into it."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

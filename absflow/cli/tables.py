@@ -14,9 +14,9 @@ from rich.text import Text
 
 from absflow.cli.documents import plain, sentence, summary
 from absflow.cli.reader import CheckpointRecord, DeletionRecord, StateRecord
+from absflow.facts.stages import sentence_of
 from absflow.protocol.checkpoints import StageManifest, StageReport, Status
 from absflow.protocol.load import Backlog
-from absflow.protocol.lookup import sentence_of
 
 __all__ = [
     "deletion",
@@ -214,7 +214,7 @@ def state(record: StateRecord, limit: int | None) -> Table:
 
 
 def plan(document: Mapping[str, Any]) -> Iterator[Table | Text]:
-    """What a restore would do, block by block; :meth:`absflow.spark.restore.RestorePlan.document`.
+    """What a restore would do, block by block; :meth:`absflow.spark.start.restore_plan.RestorePlan.document`.
 
     Args:
         document: a plan that restores something.

@@ -36,15 +36,13 @@ from absflow.columnar.pages import (
     pages_of,
 )
 from absflow.columnar.process import Call, Process, call
-from absflow.columnar.restore import restored_state
+from absflow.columnar.restore_packer import restored_state
 from absflow.columnar.state import KeyedState, snapshot_schema
 from absflow.columnar.stored import KeyGroupState, StateFiles, in_range, load, of_range, store
 from absflow.errors import PageCorruptError
-from absflow.protocol import alignment
+from absflow.protocol import alignment, alignment_state
 from absflow.protocol.alignment import (
     AbortArrived,
-    Alignment,
-    Barrier,
     BarrierArrived,
     Discard,
     EndStage,
@@ -53,6 +51,7 @@ from absflow.protocol.alignment import (
     Reason,
     TakeSnapshot,
 )
+from absflow.protocol.alignment_state import Alignment, Barrier
 
 __all__ = ["Batch", "InputSpec", "Snapshot", "StageSpec", "run_key_group", "run_range"]
 
@@ -261,7 +260,7 @@ def run_key_group(
         if isinstance(action, TakeSnapshot):
             _process(work, upto=dict.fromkeys(_names(spec), action.barrier.checkpoint_id))
             _snapshot(work, action.barrier)
-    _process(work, upto={name: alignment.gate(align, name) for name in _names(spec)})
+    _process(work, upto={name: alignment_state.gate(align, name) for name in _names(spec)})
     if any(isinstance(action, EndStage) for action in said):
         work.out.append(Page(key_group, PageKind.END, checkpoint_id=align.epoch))
     if seen or work.pages:
@@ -308,7 +307,7 @@ def _with_epoch(spec: StageSpec, page: Page, before: Alignment) -> Page:
     """Root rows carry no epoch: they stand behind the newest barrier their input has brought."""
     if not spec.input(page.input).root:
         return page
-    return replace(page, checkpoint_id=alignment.brought(before, page.input) + 1)
+    return replace(page, checkpoint_id=alignment_state.brought(before, page.input) + 1)
 
 
 def _held_pages(spec: StageSpec, key_group: int, stored: KeyGroupState) -> list[Page]:
@@ -442,7 +441,7 @@ def _report(
     skipped = [a for a in said if isinstance(a, Discard) and a.reason is Reason.SKIPPED]
     barriers = [p for p in seen if p.kind in (PageKind.BARRIER, PageKind.OVERTAKE)]
     report = {
-        "alignment": alignment.to_json(align),
+        "alignment": alignment_state.to_json(align),
         "arrived": sorted({(p.input, p.checkpoint_id, p.triggered_ms) for p in barriers}),
         "skipped": [action.checkpoint_id for action in skipped],
         "snapshots": [

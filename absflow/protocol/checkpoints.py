@@ -20,6 +20,7 @@ __all__ = [
     "FailureReason",
     "Kind",
     "Manifest",
+    "StageColumns",
     "StageManifest",
     "StageReport",
     "Status",
@@ -73,7 +74,7 @@ class FactKind(Enum):
     """The facts of the ``checkpoints`` table: how a checkpoint ended, and what came of it then.
 
     COMPLETED and ABORTED are terminal. COMPACTED and DELETED may follow a completion; they are
-    explained in :mod:`absflow.protocol.retention`.
+    explained in :mod:`absflow.protocol.retention.plan`.
     """
 
     COMPLETED = "COMPLETED"
@@ -91,7 +92,7 @@ class AttemptFact(str, Enum):
 
     STARTED opens an attempt and describes its stages; DRIVER is a later driver that goes on with
     it; READY says that all it needs is there; ENDED and FAILED say how a driver ended. WRITTEN is
-    of no attempt: :mod:`absflow.protocol.handwriting`.
+    of no attempt: :mod:`absflow.protocol.recovery.savepoint_writer`.
     """
 
     STARTED = "STARTED"
@@ -263,3 +264,20 @@ def status_of(checkpoint_id: int, facts: Iterable[Fact]) -> Status:
         if kind in (FactKind.COMPLETED, FactKind.ABORTED):
             return Status(kind.value)
     return Status.PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class StageColumns:
+    """The columns of a stage's state history behind absflow's own.
+
+    Attributes:
+        stage: the stage's name.
+        key: names of the key columns; empty for a forwarding stage, which keeps nothing.
+        state: names of the state columns.
+        table: the name of the table.
+    """
+
+    stage: str
+    key: tuple[str, ...]
+    state: tuple[str, ...]
+    table: str

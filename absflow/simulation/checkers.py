@@ -34,7 +34,7 @@ from absflow.protocol.checkpoints import (
     Status,
     status_of,
 )
-from absflow.protocol.messages import Triggered
+from absflow.protocol.coordinator.messages import Triggered
 from absflow.simulation.job import Graph, Row, transform
 from absflow.simulation.restore import reconstruct
 from absflow.simulation.stage import Memory, Sent

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 
-from absflow.protocol import coordinator
-from absflow.protocol.alignment import AbortArrived, Barrier, OvertakeArrived
+from absflow.protocol.alignment import AbortArrived, OvertakeArrived
+from absflow.protocol.alignment_state import Barrier
 from absflow.protocol.checkpoints import FailureReason, Kind, Manifest, StageReport
-from absflow.protocol.coordinator import Coordinator, Phase
-from absflow.protocol.messages import (
+from absflow.protocol.coordinator import machine, pending
+from absflow.protocol.coordinator.messages import (
     Action,
     CheckpointFailed,
     CompletionWritten,
@@ -34,6 +34,7 @@ from absflow.protocol.messages import (
     WriteEnd,
     WriteOvertake,
 )
+from absflow.protocol.coordinator.pending import Coordinator, Phase
 from absflow.simulation.clock import Life, Process
 from absflow.simulation.scene import Scene
 from absflow.simulation.tables import Run
@@ -64,7 +65,7 @@ class Driver:
         ended = frozenset(row for row in tables.barriers if isinstance(row, RootInput))
         newest = max(tables.manifests, default=0)
         self.state: Coordinator
-        self.state, actions = coordinator.recover(
+        self.state, actions = machine.recover(
             scene.knobs.graph.topology,
             scene.knobs.policy,
             scene.clock.now_ms,
@@ -93,8 +94,8 @@ class Driver:
 
     def tell(self, event: Event) -> None:
         """Step the machine and do what it asks for."""
-        self.state, actions = coordinator.step(self.state, event)
-        coordinator.validate(self.state)
+        self.state, actions = machine.step(self.state, event)
+        pending.validate(self.state)
         flying = len(self.state.pending)
         self._scene.story.mark("two checkpoints in flight", flying == 2)
         self._scene.story.mark("more than two checkpoints in flight", flying > 2)

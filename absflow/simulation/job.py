@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from absflow.protocol.messages import RootInput, Topology
+from absflow.protocol.coordinator.messages import RootInput, Topology
 
 __all__ = ["GRAPHS", "Graph", "Row", "StageSpec", "draw_rows", "transform"]
 

@@ -1,6 +1,6 @@
 """A stage's query: plans a micro-batch, runs it, writes its output, reports, commits.
 
-The order of the writes is the one of ``absflow.spark.batch``: rows to the channel, barriers in a
+The order of the writes is the one of ``absflow.spark.batch.micro_batch``: rows to the channel, barriers in a
 write of their own, the report, Spark's commit. A kill may fall between any two of them, and the
 next query replays the same plan.
 """
@@ -11,10 +11,16 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from absflow.protocol import alignment
-from absflow.protocol.alignment import Action, Alignment, Barrier, Discard, Ignore, Reason
+from absflow.protocol import alignment_state
+from absflow.protocol.alignment import Action, Discard, Ignore, Reason
+from absflow.protocol.alignment_state import Alignment, Barrier
 from absflow.protocol.checkpoints import FailureReason, StageReport
-from absflow.protocol.messages import CheckpointFailed, HeldTooMuch, RootInput, Triggered
+from absflow.protocol.coordinator.messages import (
+    CheckpointFailed,
+    HeldTooMuch,
+    RootInput,
+    Triggered,
+)
 from absflow.simulation.clock import Life, Process
 from absflow.simulation.job import StageSpec
 from absflow.simulation.scene import Scene
@@ -158,7 +164,7 @@ class Query:
         yield scene.between(scene.knobs.batch_ms) * slow
         before = files.memory
         outcome = run_batch(self._spec, before, self._read(plan))
-        alignment.validate(outcome.memory.alignment)
+        alignment_state.validate(outcome.memory.alignment)
         self.step = "writing rows"
         yield scene.between(scene.knobs.write_ms)
         self._write(2 * batch_id, tuple(i for i in outcome.emitted if isinstance(i, Sent)))

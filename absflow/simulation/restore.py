@@ -8,7 +8,7 @@ channel before the barrier stays, as it has been published; nobody reads it agai
 from __future__ import annotations
 
 from absflow.protocol import alignment
-from absflow.protocol.alignment import Barrier
+from absflow.protocol.alignment_state import Barrier
 from absflow.protocol.checkpoints import Fact, FactKind, Manifest, StageManifest
 from absflow.simulation.job import Graph, StageSpec
 from absflow.simulation.stage import End, Entry, Held, Memory, Sent, Value

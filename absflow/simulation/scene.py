@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from absflow.protocol.messages import Policy
+from absflow.protocol.coordinator.messages import Policy
 from absflow.simulation.clock import Clock
 from absflow.simulation.faults import Faults, Rates, draw_rates
 from absflow.simulation.job import GRAPHS, Graph, draw_rows

@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from absflow.protocol import alignment
+from absflow.protocol import alignment, alignment_state
 from absflow.protocol.alignment import (
     AbortArrived,
     Action,
-    Alignment,
-    Barrier,
     BarrierArrived,
     EndStage,
     Event,
@@ -24,6 +22,7 @@ from absflow.protocol.alignment import (
     OvertakeArrived,
     TakeSnapshot,
 )
+from absflow.protocol.alignment_state import Alignment, Barrier
 from absflow.simulation.job import Row, StageSpec, transform
 
 __all__ = [
@@ -191,7 +190,7 @@ def run_batch(
         if isinstance(action, TakeSnapshot):
             _process(work, dict.fromkeys(spec.inputs, action.barrier.checkpoint_id))
             _snapshot(work, action.barrier, after)
-    _process(work, {name: alignment.gate(after, name) for name in spec.inputs})
+    _process(work, {name: alignment_state.gate(after, name) for name in spec.inputs})
     if any(isinstance(action, EndStage) for action in said):
         work.emitted.append(End())
     kept = Memory(
@@ -208,7 +207,7 @@ def _rows(spec: StageSpec, before: Alignment, batch: Batch, name: str) -> Iterat
         match item:
             case Row():
                 # A source knows no epochs: its rows stand behind the newest barrier of the input.
-                yield Held(name, alignment.brought(before, name) + 1, item)
+                yield Held(name, alignment_state.brought(before, name) + 1, item)
             case Sent(epoch, row):
                 yield Held(name, epoch, row)
 
@@ -263,7 +262,9 @@ def _snapshot(work: _Work, barrier: Barrier, after: Alignment) -> None:
     }
     cut = work.cuts.get(barrier.checkpoint_id, {})
     positions = {name: cut.get(name, work.batch.positions[name]) for name in work.spec.roots}
-    late = [n for n in work.spec.upstream if alignment.in_flight(after, n, barrier.checkpoint_id)]
+    late = [
+        n for n in work.spec.upstream if alignment_state.in_flight(after, n, barrier.checkpoint_id)
+    ]
     in_flight = {name: work.batch.positions[name] for name in late}
     work.snapshots.append(Snapshot(barrier, changes, positions, in_flight))
     work.emitted.append(barrier)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from absflow.protocol.alignment import AbortArrived, Barrier, OvertakeArrived
+from absflow.protocol.alignment import AbortArrived, OvertakeArrived
+from absflow.protocol.alignment_state import Barrier
 from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Manifest
-from absflow.protocol.messages import RootInput, Triggered
+from absflow.protocol.coordinator.messages import RootInput, Triggered
 from absflow.simulation.job import Graph, Row
 from absflow.simulation.stage import End, Item, Memory, Sent, Value, fresh
 

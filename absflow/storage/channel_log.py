@@ -10,7 +10,7 @@ from typing import Any
 
 from absflow.errors import StorageError
 from absflow.protocol.load import Backlog
-from absflow.storage.delta_log import DeltaPosition, actions_of, commit_of, log_file
+from absflow.storage.delta.log import DeltaPosition, actions_of, commit_of, log_file
 
 __all__ = ["ChannelCommit", "ChannelFile", "ChannelTail", "channel_commit", "read_to"]
 

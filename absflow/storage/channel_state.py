@@ -18,7 +18,7 @@ from absflow.columnar.pages import SEQ_BITS
 from absflow.errors import StorageError
 from absflow.protocol.checkpoints import ChannelState
 from absflow.storage.channel_log import ChannelCommit, ChannelFile, channel_commit, read_to
-from absflow.storage.delta_log import log_file
+from absflow.storage.delta.log import log_file
 
 __all__ = ["channel_state"]
 

@@ -8,7 +8,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from absflow.errors import StorageError
-from absflow.storage.delta_log import newest_version
+from absflow.storage.delta.log import newest_version
 
 __all__ = ["Files"]
 

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from absflow.spark import retention, snapshots
-from absflow.storage import tables
+from absflow.spark.batch import snapshots
+from absflow.spark.control import retention
+from absflow.storage.delta import transactions
 
 __all__ = [
     "ALL_POINTS",
@@ -80,7 +81,7 @@ def _around(name: str, function: str, *more: Any, **named: Any) -> dict[str, Poi
     return {f"{when} {name}": Point(function, when, *more, **named) for when in ("before", "after")}
 
 
-_APPEND = "absflow.storage.tables:append_once"
+_APPEND = "absflow.storage.delta.transactions:append_once"
 _WRITE = "absflow.storage.files:Files.write"
 _DELETE = "absflow.storage.files:Files.delete"
 # Of `checkpoint.retained` and `lineage.max-sets`: few, so that retention has something to do.
@@ -92,24 +93,31 @@ POINTS: dict[str, Point] = {
     **_around("sink commit", _APPEND, _on("/sink")),
     **_around("state append", _APPEND, _on("/state/")),
     **_around("trigger commit", _APPEND, _on("/barriers")),
-    **_around("keeping of a position", "absflow.spark.positions:SourceLogs.keep"),
-    **_around("checkpoints commit", "absflow.spark.driver:Tables.write_completion"),
-    **_around("commit of an abort", "absflow.spark.driver:Tables.write_abort", often=1),
-    **_around("staging of a snapshot", "absflow.spark.reports:StageReports._stage"),
-    **_around("saving of the alignment", "absflow.spark.alignment_log:AlignmentLog.save"),
+    **_around("keeping of a position", "absflow.spark.sources.positions:SourceLogs.keep"),
+    **_around("checkpoints commit", "absflow.facts.writer:FactWriter.write_completion"),
+    **_around("commit of an abort", "absflow.facts.writer:FactWriter.write_abort", often=1),
+    **_around("staging of a snapshot", "absflow.spark.batch.reports:StageReports._stage"),
+    **_around("saving of the alignment", "absflow.spark.batch.alignment_log:AlignmentLog.save"),
     **_around("claim of the storage root", _APPEND, _on("/attempts"), often=1),
-    "before Spark's commit": Point("absflow.spark.batch:ChainBatches.__call__", "after"),
-    "after Spark's commit": Point("absflow.spark.listener:QueryListener.progressed", "before"),
+    "before Spark's commit": Point(
+        "absflow.spark.batch.micro_batch:ChainBatches.__call__", "after"
+    ),
+    "after Spark's commit": Point(
+        "absflow.spark.batch.listener:QueryListener.progressed", "before"
+    ),
 }
 
 
 # Met only by a job with an on-checkpoint sink.
 PUBLICATION_POINTS: dict[str, Point] = {
-    **_around("publication", "absflow.spark.publisher:Publisher._write"),
+    **_around("publication", "absflow.spark.control.publisher:Publisher._write"),
     **_around("note of a publication", _WRITE, lambda self, path, text: "/_published/" in path),
 }
 
-_DRIVER, _RETENTION = "absflow.spark.driver:Tables", "absflow.spark.retention:Retention"
+_DRIVER, _RETENTION = (
+    "absflow.facts.writer:FactWriter",
+    "absflow.spark.control.retention:Retention",
+)
 # There is something to delete and to compact, once; the next life finds it done.
 _SURPLUS = {"often": 1, "completed": RETAINED + 1}
 RETENTION_POINTS: dict[str, Point] = {
@@ -127,7 +135,7 @@ OVERTAKE_POINTS: dict[str, Point] = {
 
 # Met only in a life that restores.
 RESTORE_POINTS: dict[str, Point] = {
-    **_around("seeding of a stage", "absflow.spark.restore:_seed", completed=1),
+    **_around("seeding of a stage", "absflow.spark.start.restore_run:_seed", completed=1),
     **_around("putting back of a sink", "absflow.sinks:DeltaSink.restore", often=1, completed=1),
     **_around("deletion of a directory", _DELETE, _on("attempt="), often=1, completed=1),
 }
@@ -189,7 +197,7 @@ _WAYS = ("by workers", "from the batch", "staging")
 def _take_a_way(way: str) -> None:
     """How snapshots come into the state history in this life; the next may have another."""
     if way != "by workers":  # as if they might not: this asks for the state histories only
-        tables.plain_table = lambda *_: None
+        transactions.plain_table = lambda *_: None
     if way == "staging":
         snapshots.SMALL = 0  # else none is large, for these jobs
 

@@ -20,8 +20,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
+from absflow.facts.columns import ATTEMPTS, BARRIERS, CHECKPOINTS, OVERTAKES
 from absflow.protocol.checkpoints import extend_lineage
-from absflow.storage.tables import ATTEMPTS, BARRIERS, CHECKPOINTS, OVERTAKES, history_columns
+from absflow.storage.state_history import history_columns
 
 START = datetime(2026, 1, 2, 9, 0, tzinfo=timezone.utc)
 VERSIONS = [("absflow", "0.1.0"), ("pyspark", "4.2.0"), ("delta-spark", "4.4.0")]

@@ -19,8 +19,8 @@ from absflow.cli import asking
 from absflow.cli.commands import absflow
 from absflow.cli.reader import Reader
 from absflow.errors import DeletionError
-from absflow.protocol.inventory import DeleteSets
-from absflow.storage.requests import REQUESTS
+from absflow.facts.columns import REQUESTS
+from absflow.protocol.retention.inventory import DeleteSets
 
 MAIN = "from absflow.cli.main import main; main()"
 

@@ -19,9 +19,10 @@ from absflow.cli import commands, submit, tables
 from absflow.cli.commands import absflow
 from absflow.errors import JobFailedError
 from absflow.protocol.checkpoints import ChannelState
-from absflow.protocol.recovery import Origin, StageFit
+from absflow.protocol.recovery.attempts import Origin
+from absflow.protocol.recovery.matching import StageFit
 from absflow.sinks import SinkRestore
-from absflow.spark.restore import RestorePlan
+from absflow.spark.start.restore_plan import RestorePlan
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from absflow.columnar.keys import key_groups
 from absflow.columnar.pages import PAGE_SCHEMA, Page, PageKind, pages_of
-from absflow.columnar.restore import StatePacker, restored_state
+from absflow.columnar.restore_packer import StatePacker, restored_state
 from absflow.columnar.state import state_schema
 from absflow.errors import PageCorruptError, ProcessError, RestoreError
 
@@ -184,7 +184,7 @@ def test_a_dropped_column_is_gone_and_an_order_is_that_of_now():
     ],
 )
 def test_a_widened_column_keeps_every_value(old, new, value, expected):
-    """What :mod:`absflow.protocol.recovery` calls wider can be cast."""
+    """What :mod:`absflow.protocol.recovery.attempts` calls wider can be cast."""
     by = packer(state=pa.schema([("n", new)]))
     rows = [(2, "upsert", "a", value), (2, "upsert", "b", None)]
     then = history(rows, state=pa.schema([("n", old)]))

@@ -23,8 +23,9 @@ from absflow.columnar.stage import Batch, InputSpec, StageSpec, run_key_group, r
 from absflow.columnar.state import DELETED, snapshot_schema, state_schema
 from absflow.columnar.stored import KeyGroupState, in_range, load
 from absflow.errors import PageCorruptError, ProcessError, ProtocolViolation
-from absflow.protocol import alignment
-from absflow.protocol.alignment import AbortArrived, Barrier, BarrierArrived, InputEnded
+from absflow.protocol import alignment, alignment_state
+from absflow.protocol.alignment import AbortArrived, BarrierArrived, InputEnded
+from absflow.protocol.alignment_state import Barrier
 
 KEYS = pa.schema([("k", pa.string())])
 ROWS = pa.schema([("k", pa.string()), ("tag", pa.string())])
@@ -172,7 +173,7 @@ class Runner:
         )
         report = report_of(out)
         if report is not None:
-            self.align = alignment.from_json(report["alignment"])
+            self.align = alignment_state.from_json(report["alignment"])
         self.batch_id += 1
         return out
 
@@ -942,7 +943,7 @@ def test_the_reported_alignment_is_that_of_the_machine():
     assert runner.align == due
     assert (runner.align.snapshot, runner.align.dead) == (1, {2})
     assert runner.align.inputs["a"].waiting == (three,)
-    alignment.validate(runner.align)
+    alignment_state.validate(runner.align)
     due, _ = alignment.run(due, [BarrierArrived("b", three), InputEnded("a"), InputEnded("b")])
     out = runner.run(barrier("b", *dataclasses.astuple(three)), end("a"), end("b"))
     assert [page.kind.name for page in out] == ["BARRIER", "END", "REPORT"]

@@ -24,7 +24,7 @@ from absflow.columnar.stored import KeyGroupState
 from absflow.errors import ProcessError
 from absflow.protocol import alignment
 from absflow.protocol.load import Backlog, Load
-from absflow.spark.progress import Progress, StageProgress
+from absflow.spark.control.progress import Progress, StageProgress
 
 # As spark-submit does with the folder of the script that it runs.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 
 from absflow.protocol.checkpoints import extend_lineage
-from absflow.protocol.inventory import (
+from absflow.protocol.retention.inventory import (
     Channel,
     Compact,
     Completed,
@@ -24,7 +24,7 @@ from absflow.protocol.inventory import (
     Pending,
     Sink,
 )
-from absflow.protocol.retention import lineage_of, plan
+from absflow.protocol.retention.plan import lineage_of, plan
 
 # The channel of `left` is read by stage `right`, that of `right` by a sink.
 STAGES = ("left", "right")

@@ -6,7 +6,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from absflow.protocol.alignment import (
     AbortArrived,
-    Barrier,
     BarrierArrived,
     Discard,
     EndStage,
@@ -14,14 +13,10 @@ from absflow.protocol.alignment import (
     OvertakeArrived,
     Reason,
     TakeSnapshot,
-    from_json,
-    gate,
-    in_flight,
     start,
     step,
-    to_json,
-    validate,
 )
+from absflow.protocol.alignment_state import Barrier, from_json, gate, in_flight, to_json, validate
 
 INPUTS = "abc"
 

@@ -8,10 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from absflow.protocol import coordinator
 from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, StageReport
-from absflow.protocol.coordinator import Coordinator
-from absflow.protocol.messages import (
+from absflow.protocol.coordinator import machine, pending
+from absflow.protocol.coordinator.messages import (
     CheckpointFailed,
     CompletionWritten,
     DiscardReport,
@@ -37,6 +36,7 @@ from absflow.protocol.messages import (
     WriteEnd,
     WriteOvertake,
 )
+from absflow.protocol.coordinator.pending import Coordinator
 
 TOPOLOGY = Topology(STAGES, frozenset(RootInput(name, f"source {name}") for name in ROOTS))
 NAMES = st.sampled_from(sorted(STAGES))
@@ -97,8 +97,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     def tell(self, event, due):
         before = self.state
-        self.state, actions = coordinator.step(before, event)
-        coordinator.validate(self.state)
+        self.state, actions = machine.step(before, event)
+        pending.validate(self.state)
         assert Counter(map(plain, actions)) == Counter(due)
         for action in actions:
             self.note(action)
@@ -261,7 +261,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         facts = tuple(Fact(n, kinds[fate]) for n, fate in self.fates.items())
         lost = sorted(self.barriers.keys() - self.fates.keys())
         old = self.state
-        self.state, actions = coordinator.recover(
+        self.state, actions = machine.recover(
             TOPOLOGY,
             self.policy,
             self.model.now,

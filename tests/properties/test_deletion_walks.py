@@ -6,8 +6,8 @@ import pytest
 from retention_model import World
 from test_retention_walks import abort, begin, checkpoint, complete, restore
 
-from absflow.protocol.deletion import Deletion, judge
-from absflow.protocol.inventory import RetentionPolicy
+from absflow.protocol.retention.deletion import Deletion, judge
+from absflow.protocol.retention.inventory import RetentionPolicy
 
 MOVES = [
     (checkpoint, lambda world: not world.pending),

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from retention_model import STAGES, World, assert_bounded, assert_same_end, settle
 
-from absflow.protocol.inventory import RetentionPolicy
-from absflow.protocol.retention import plan
+from absflow.protocol.retention.inventory import RetentionPolicy
+from absflow.protocol.retention.plan import plan
 
 KEYS = st.sampled_from("abc")
 VALUES = st.one_of(st.none(), st.integers(0, 9))

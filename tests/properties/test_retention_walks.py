@@ -6,7 +6,7 @@ import random
 import pytest
 from retention_model import STAGES, World, assert_bounded, assert_same_end, settle
 
-from absflow.protocol.inventory import RetentionPolicy
+from absflow.protocol.retention.inventory import RetentionPolicy
 
 
 def checkpoint(world, savepoint=False):

@@ -2,7 +2,6 @@
 
 from absflow.protocol.alignment import (
     AbortArrived,
-    Barrier,
     BarrierArrived,
     Discard,
     Ignore,
@@ -11,8 +10,8 @@ from absflow.protocol.alignment import (
     TakeSnapshot,
     start,
     step,
-    validate,
 )
+from absflow.protocol.alignment_state import Barrier, validate
 
 
 def barrier(name, checkpoint_id):

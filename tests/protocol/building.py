@@ -1,9 +1,8 @@
 """Small builders for tests of the coordinator: a topology, a policy, and a job that can be told."""
 
-from absflow.protocol import coordinator
 from absflow.protocol.checkpoints import StageReport
-from absflow.protocol.coordinator import Coordinator, Phase
-from absflow.protocol.messages import (
+from absflow.protocol.coordinator import machine, pending
+from absflow.protocol.coordinator.messages import (
     CheckpointFailed,
     CompletionWritten,
     HistoryFound,
@@ -19,6 +18,7 @@ from absflow.protocol.messages import (
     WriteBarrier,
     WriteCompletion,
 )
+from absflow.protocol.coordinator.pending import Coordinator, Phase
 
 X = RootInput("a", "x")
 Y = RootInput("b", "y")
@@ -46,8 +46,8 @@ class Told:
         """Step through the events; what was said to all of them."""
         said = []
         for event in events:
-            self.state, actions = coordinator.step(self.state, event)
-            coordinator.validate(self.state)
+            self.state, actions = machine.step(self.state, event)
+            pending.validate(self.state)
             said.extend(actions)
         self.said.extend(said)
         return said

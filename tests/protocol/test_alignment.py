@@ -9,20 +9,17 @@ import pytest
 from aligning import abort, barrier, discarded, end, ignored, play, taken
 
 from absflow.protocol.alignment import (
-    Barrier,
     BarrierArrived,
     Discard,
     EndStage,
     Ignore,
-    InputStatus,
     Reason,
     TakeSnapshot,
-    gate,
     run,
     start,
-    status,
     step,
 )
+from absflow.protocol.alignment_state import Barrier, InputStatus, gate, status
 
 OPEN, BLOCKED = InputStatus.OPEN, InputStatus.BLOCKED
 

@@ -7,17 +7,13 @@ import pytest
 from aligning import abort, barrier, end, play
 
 from absflow.errors import ProtocolViolation
-from absflow.protocol.alignment import (
-    INPUT_TRANSITIONS,
+from absflow.protocol.alignment import INPUT_TRANSITIONS, BarrierArrived, InputEnded, start, step
+from absflow.protocol.alignment_state import (
     Alignment,
     Barrier,
-    BarrierArrived,
-    InputEnded,
     from_json,
     gate,
-    start,
     status,
-    step,
     to_json,
     validate,
 )

@@ -20,7 +20,11 @@ from absflow.protocol.checkpoints import (
     status_of,
 )
 
-MODULES = [f"absflow.protocol.{m.name}" for m in pkgutil.iter_modules(absflow.protocol.__path__)]
+MODULES = [
+    m.name
+    for m in pkgutil.walk_packages(absflow.protocol.__path__, "absflow.protocol.")
+    if not m.ispkg
+]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -10,11 +10,9 @@ import pytest
 from building import JOIN, Told, aborted, manifests, report, triggered
 
 from absflow.errors import ProtocolViolation
-from absflow.protocol import coordinator
 from absflow.protocol.checkpoints import FailureReason
-from absflow.protocol.coordinator import Phase, next_trigger_ms
-from absflow.protocol.inventory import Compacted
-from absflow.protocol.messages import (
+from absflow.protocol.coordinator import machine
+from absflow.protocol.coordinator.messages import (
     CompletionWritten,
     DiscardReport,
     FailJob,
@@ -30,6 +28,9 @@ from absflow.protocol.messages import (
     WriteAbort,
     WriteBarrier,
 )
+from absflow.protocol.coordinator.pending import Phase
+from absflow.protocol.coordinator.triggers import next_trigger_ms
+from absflow.protocol.retention.inventory import Compacted
 
 
 def test_a_checkpoint_from_trigger_to_completion():
@@ -374,7 +375,7 @@ def test_an_illegal_move_raises_and_changes_nothing(event, words):
     job.acknowledge(1, "a")
     state, before = job.state, copy.deepcopy(job.state)
     with pytest.raises(ProtocolViolation, match=words):
-        coordinator.step(state, event)
+        machine.step(state, event)
     assert state == before
 
 

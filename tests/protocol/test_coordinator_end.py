@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 from building import JOIN, SINGLE, Told, X, Y, aborted, manifests, report, rows, triggered
 
-from absflow.protocol import coordinator
-from absflow.protocol.alignment import Barrier
+from absflow.protocol.alignment_state import Barrier
 from absflow.protocol.checkpoints import (
     Fact,
     FactKind,
@@ -14,8 +13,8 @@ from absflow.protocol.checkpoints import (
     Manifest,
     StageManifest,
 )
-from absflow.protocol.coordinator import live_stages, next_trigger_ms
-from absflow.protocol.messages import (
+from absflow.protocol.coordinator import machine, messages
+from absflow.protocol.coordinator.messages import (
     CompletionWritten,
     DiscardReport,
     FinishJob,
@@ -31,6 +30,7 @@ from absflow.protocol.messages import (
     WriteAbort,
     WriteEnd,
 )
+from absflow.protocol.coordinator.triggers import live_stages, next_trigger_ms
 
 POLICY = Policy(interval_ms=10, timeout_ms=100)
 
@@ -164,7 +164,7 @@ def test_a_stage_lives_as_long_as_one_of_its_inputs(ended, live):
 
 def test_a_first_start_has_nothing_to_repair():
     """Without barriers and facts the first id is 1, one interval after the start."""
-    state, said = coordinator.recover(SINGLE, POLICY, 500, (), (), None)
+    state, said = machine.recover(SINGLE, POLICY, 500, (), (), None)
     assert said == ()
     assert (state.next_id, next_trigger_ms(state)) == (1, 510)
 
@@ -173,7 +173,7 @@ def test_a_restart_aborts_what_was_pending():
     """Triggers without a terminal fact are aborted, oldest first; the others are let alone."""
     triggers = tuple(Triggered(Barrier(n)) for n in (4, 1, 3, 2))
     facts = (Fact(1, FactKind.COMPLETED), Fact(3, FactKind.ABORTED, FailureReason.EXPIRED))
-    _, said = coordinator.recover(SINGLE, POLICY, 0, triggers, facts, None)
+    _, said = machine.recover(SINGLE, POLICY, 0, triggers, facts, None)
     assert said == tuple(WriteAbort(Barrier(n), FailureReason.DRIVER_RESTART) for n in (2, 4))
 
 
@@ -187,7 +187,7 @@ def test_a_restart_aborts_what_was_pending():
 )
 def test_ids_rise_over_a_restart(barriers, facts, expected):
     """The next id is above every trigger and every fact of all drivers before."""
-    state, _ = coordinator.recover(
+    state, _ = machine.recover(
         SINGLE,
         POLICY,
         0,
@@ -202,7 +202,7 @@ def restarted(job, **more):
     """The job after a driver restart at 1000 ms."""
     completed = job.state.completed
     facts = (Fact(completed.checkpoint_id, FactKind.COMPLETED),) if completed else ()
-    state, _ = coordinator.recover(
+    state, _ = machine.recover(
         job.state.topology, job.state.policy, 1000, rows(job.said), facts, completed, **more
     )
     return Told(state=state)
@@ -226,7 +226,7 @@ def restored(completed, floor=0):
     """A first driver of an attempt that was restored from 4, in a job that had come to 7."""
     facts = (Fact(4, FactKind.COMPLETED), Fact(6, FactKind.COMPLETED))
     triggers = tuple(Triggered(Barrier(n, 2, 2), ours=False) for n in (4, 5, 6, 7))
-    return coordinator.recover(SINGLE, POLICY, 0, triggers, facts, completed, floor=floor)
+    return machine.recover(SINGLE, POLICY, 0, triggers, facts, completed, floor=floor)
 
 
 def test_an_attempt_gives_up_what_another_left_pending():
@@ -250,7 +250,7 @@ def test_an_attempt_that_must_start_full(triggers, floor, first):
     """A fork or a migrated state: everything is full until one has completed, then as ever."""
     rows = tuple(Triggered(Barrier(n, 2, 2), ours=False) for n in triggers)
     policy = replace(POLICY, max_concurrent=2)
-    job = Told(state=coordinator.recover(SINGLE, policy, 0, rows, (), None, floor=floor)[0])
+    job = Told(state=machine.recover(SINGLE, policy, 0, rows, (), None, floor=floor)[0])
     assert (job.trigger(10), job.trigger(20)) == (first, first + 1)
     assert {(p.barrier.base_id, p.barrier.completed_id) for p in job.state.pending.values()} == {
         (0, 0)
@@ -292,6 +292,6 @@ def test_a_job_that_finished_before_the_crash_finishes_again():
     after.tell(InputExhausted(X), Tick(1000))
     after.acknowledge(2, rows_changed=0)
     assert after.phase(2).value == "triggering"
-    after.tell(coordinator.TriggerWritten(2))
+    after.tell(messages.TriggerWritten(2))
     assert after.tell(CompletionWritten(2, 1001)) == [FinishJob(2), StopJob()]
     assert after.state.completed.stage("a").lineage == (1,)

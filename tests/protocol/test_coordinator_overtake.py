@@ -7,7 +7,7 @@ import pytest
 from building import JOIN, SINGLE, Told, X, aborted, report, triggered
 
 from absflow.protocol.checkpoints import FailureReason
-from absflow.protocol.messages import (
+from absflow.protocol.coordinator.messages import (
     CompletionWritten,
     FinishJob,
     HeldTooMuch,

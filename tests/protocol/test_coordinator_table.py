@@ -6,10 +6,9 @@ import pytest
 from building import SINGLE, report
 
 from absflow.errors import ProtocolViolation
-from absflow.protocol import coordinator
 from absflow.protocol.checkpoints import FactKind, FailureReason
-from absflow.protocol.coordinator import PHASE_TRANSITIONS, Coordinator, Phase
-from absflow.protocol.messages import (
+from absflow.protocol.coordinator import machine
+from absflow.protocol.coordinator.messages import (
     CheckpointFailed,
     CompletionWritten,
     HistoryFound,
@@ -24,6 +23,7 @@ from absflow.protocol.messages import (
     WriteBarrier,
     WriteCompletion,
 )
+from absflow.protocol.coordinator.pending import PHASE_TRANSITIONS, Coordinator, Phase, validate
 
 POLICY = Policy(
     interval_ms=10, timeout_ms=15, max_concurrent=2, tolerable_failed=99, savepoint_timeout_ms=20
@@ -79,12 +79,12 @@ def walk():
         seen.add(repr(state))
         for event in EVENTS:
             try:
-                after, said = coordinator.step(state, event)
+                after, said = machine.step(state, event)
             except ProtocolViolation:
                 assert repr(state) in seen
                 refused.append((state, event))
                 continue
-            coordinator.validate(after)
+            validate(after)
             moves.append((state, event, after, said))
             todo.append(after)
     return moves, refused

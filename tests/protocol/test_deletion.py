@@ -6,8 +6,8 @@ from itertools import chain, combinations, product
 import pytest
 
 from absflow.errors import ProtocolViolation
-from absflow.protocol.deletion import Deletion, Verdict, freed, judge, obey
-from absflow.protocol.inventory import (
+from absflow.protocol.retention.deletion import Deletion, Verdict, freed, judge, obey
+from absflow.protocol.retention.inventory import (
     Channel,
     Compact,
     Compacted,
@@ -22,7 +22,7 @@ from absflow.protocol.inventory import (
     Pending,
     RetentionPolicy,
 )
-from absflow.protocol.retention import lineage_of, needed, plan
+from absflow.protocol.retention.plan import lineage_of, needed, plan
 
 
 def completed(n, *lineage, attempt=1, in_flight=()):

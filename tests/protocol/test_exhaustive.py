@@ -8,8 +8,9 @@ from itertools import combinations, pairwise, product
 
 import pytest
 
-from absflow.protocol import alignment
-from absflow.protocol.alignment import AbortArrived, Barrier
+from absflow.protocol import alignment_state
+from absflow.protocol.alignment import AbortArrived
+from absflow.protocol.alignment_state import Barrier
 from absflow.simulation.job import Row, StageSpec
 from absflow.simulation.stage import Batch, End, Sent, fresh, run_batch
 
@@ -52,7 +53,7 @@ def play(batches):
         items = {name: tuple(i for n, i in arrivals if n == name) for name in "ab"}
         aborts = tuple(AbortArrived(i) for n, i in arrivals if n == "")
         outcome = run_batch(STAGE, memory, Batch(items, {}, aborts), lambda _, row: (row,))
-        alignment.validate(outcome.memory.alignment)
+        alignment_state.validate(outcome.memory.alignment)
         memory = outcome.memory
         emitted.extend(outcome.emitted)
     return emitted, memory

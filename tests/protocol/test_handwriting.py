@@ -3,7 +3,7 @@
 import pytest
 
 from absflow.protocol.checkpoints import Kind, Manifest, StageManifest, StageReport
-from absflow.protocol.handwriting import compose, describe, table_for
+from absflow.protocol.recovery.savepoint_writer import compose, describe, table_for
 
 
 def part(name, keys=5):

@@ -10,18 +10,9 @@ from itertools import product
 import pytest
 from aligning import abort, barrier, discarded, end, ignored, overtake, play, taken
 
-from absflow.protocol import alignment
-from absflow.protocol.alignment import (
-    AbortArrived,
-    Barrier,
-    OvertakeArrived,
-    Reason,
-    brought,
-    from_json,
-    gate,
-    in_flight,
-    to_json,
-)
+from absflow.protocol import alignment_state
+from absflow.protocol.alignment import AbortArrived, OvertakeArrived, Reason
+from absflow.protocol.alignment_state import Barrier, brought, from_json, gate, in_flight, to_json
 from absflow.simulation.job import Row, StageSpec
 from absflow.simulation.stage import Batch, End, Sent, fresh, run_batch
 
@@ -192,7 +183,7 @@ class World:
         """What the rest of the story depends on: not on when a key was last changed."""
         values = tuple((key, entry.value) for key, entry in sorted(memory.values.items()))
         held = tuple((h.input, h.row.number) for h in memory.held)
-        return (*read.values(), obeyed, alignment.to_json(memory.alignment), held, values)
+        return (*read.values(), obeyed, alignment_state.to_json(memory.alignment), held, values)
 
     def next_batches(self, read, obeyed):
         steps = range(self.most + 1)
@@ -210,7 +201,7 @@ class World:
         items = {name: self.streams[name][read[name] : end[name]] for name in read}
         batch = Batch(items, end, self.orders[obeyed : obeyed + orders])
         outcome = run_batch(self.stage, memory, batch, lambda _, given: (given,))
-        alignment.validate(outcome.memory.alignment)
+        alignment_state.validate(outcome.memory.alignment)
         for snapshot in outcome.snapshots:
             self.judge(snapshot)
         return end, obeyed + orders, outcome.memory

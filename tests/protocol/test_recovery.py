@@ -7,25 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from absflow.facts.records import attempts_of, written_savepoints
 from absflow.protocol.checkpoints import ChannelState, Manifest, StageManifest, StageReport
-from absflow.protocol.handwriting import Written, cut_of, written_of
-from absflow.protocol.line import latest, line
-from absflow.protocol.publication import owed
-from absflow.protocol.recovery import (
+from absflow.protocol.recovery.attempts import (
     Attempt,
     Begin,
-    Declared,
     GoOn,
     Origin,
     Restore,
-    StageFit,
-    Wish,
-    attempts_of,
+    RestoreTarget,
     decide,
-    fit,
-    parse_wish,
-    table_of,
+    parse_target,
 )
+from absflow.protocol.recovery.branch import branch_ids, latest
+from absflow.protocol.recovery.matching import Declared, StageFit, fit, table_of
+from absflow.protocol.recovery.publication import owed
+from absflow.protocol.recovery.savepoint_writer import WrittenSavepoint, cut_of
 
 ROOT, OTHER = "file:/data/job", "file:/data/other"
 
@@ -68,7 +65,7 @@ class Life:
     @property
     def written(self):
         names = ("checkpoint_id", "attempt", "derived_from", "incarnation")
-        return written_of(dict(zip(names, row, strict=True)) for row in self.completed)
+        return written_savepoints(dict(zip(names, row, strict=True)) for row in self.completed)
 
     def complete(self):
         """A checkpoint of the attempt that runs completes."""
@@ -111,7 +108,7 @@ class Life:
             restored_from, past = None, ()
         else:
             assert decided.attempt not in numbers
-            origin = self.meant(decided.wish)
+            origin = self.meant(decided.target)
             if origin is None:
                 return None
             restored_from = str(origin)
@@ -155,14 +152,14 @@ class Life:
 
 def wishes(life):
     """Everything that can be asked of it."""
-    ids = [Wish(None, n) for n, *_ in life.completed]
-    return [None, Wish(), Wish(OTHER, 7), *ids]
+    ids = [RestoreTarget(None, n) for n, *_ in life.completed]
+    return [None, RestoreTarget(), RestoreTarget(OTHER, 7), *ids]
 
 
 def check_life(life):
     """What must hold after each step."""
     completed, written = {n: attempt for n, attempt, *_ in life.completed}, life.written
-    ids, beyond = line(ROOT, life.attempts, completed, written)
+    ids, beyond = branch_ids(ROOT, life.attempts, completed, written)
     assert [Origin(ROOT, n) for n in ids] + [beyond] * (beyond is not None) == list(life.past)
     assert latest(ROOT, life.attempts, completed, written) == life.newest
     ready = {a.attempt for a in life.attempts if a.ready}
@@ -230,15 +227,15 @@ def test_long_lives_do_so_too(data):
 def test_a_start_that_asks_for_a_checkpoint_restores_each_time():
     """A wish that stays in the conf makes a new attempt at every start."""
     ready = [Attempt(1, ready=True), Attempt(2, Origin(ROOT, 4), ready=True)]
-    assert decide(ready, Wish()) == Restore(3, Wish())
-    assert decide([], Wish(None, 4)) == Restore(1, Wish(None, 4))
+    assert decide(ready, RestoreTarget()) == Restore(3, RestoreTarget())
+    assert decide([], RestoreTarget(None, 4)) == Restore(1, RestoreTarget(None, 4))
 
 
 def test_a_restore_that_was_never_ready_is_made_again_and_named():
     """The next start takes the same checkpoint, of another root too, under the next number."""
     attempts = [Attempt(1, ready=True), Attempt(2, Origin(OTHER, 4)), Attempt(3, Origin(OTHER, 4))]
-    assert decide(attempts, None) == Restore(4, Wish(OTHER, 4), (2, 3))
-    assert decide(attempts, Wish(None, 9)) == Restore(4, Wish(None, 9), (2, 3))
+    assert decide(attempts, None) == Restore(4, RestoreTarget(OTHER, 4), (2, 3))
+    assert decide(attempts, RestoreTarget(None, 9)) == Restore(4, RestoreTarget(None, 9), (2, 3))
 
 
 def test_a_beginning_with_nothing_is_finished_under_its_own_number():
@@ -250,8 +247,8 @@ def test_a_beginning_with_nothing_is_finished_under_its_own_number():
 def test_the_line_ends_at_a_deleted_checkpoint():
     """What lay before it is not known any more; what came after it stays."""
     attempts = [Attempt(1, ready=True), Attempt(2, Origin(ROOT, 2), ready=True)]
-    assert line(ROOT, attempts, {1: 1, 2: 1, 3: 1, 4: 2}, {}) == ([4, 2, 1], None)
-    assert line(ROOT, attempts, {1: 1, 3: 1, 4: 2}, {}) == ([4], None)
+    assert branch_ids(ROOT, attempts, {1: 1, 2: 1, 3: 1, 4: 2}, {}) == ([4, 2, 1], None)
+    assert branch_ids(ROOT, attempts, {1: 1, 3: 1, 4: 2}, {}) == ([4], None)
     assert latest(ROOT, attempts, {1: 1, 3: 1}, {}) is None
     assert latest(ROOT, attempts, {1: 1, 2: 1, 3: 1, 4: 2}, {}, {4}) == Origin(ROOT, 2)
 
@@ -259,13 +256,13 @@ def test_the_line_ends_at_a_deleted_checkpoint():
 def test_a_savepoint_written_by_hand_is_the_latest_until_the_job_does_something():
     """It counts until a newer checkpoint, or a restore from another one; then by its id only."""
     ready, again = Attempt(1, None, True, 1), Attempt(2, Origin(ROOT, 1), True, 4)
-    written = {3: Written(1, 3)}
+    written = {3: WrittenSavepoint(1, 3)}
     assert latest(ROOT, [ready], {1: 1, 2: 1, 3: 1}, written) == Origin(ROOT, 3)
     assert latest(ROOT, [ready], {1: 1, 2: 1, 3: 1, 4: 1}, written) == Origin(ROOT, 4)
     assert latest(ROOT, [ready, again], {1: 1, 2: 1, 3: 1}, written) == Origin(ROOT, 1)
     taken = Attempt(2, Origin(ROOT, 3), True, 4)
     assert latest(ROOT, [ready, taken], {1: 1, 2: 1, 3: 1}, written) == Origin(ROOT, 3)
-    assert line(ROOT, [ready, taken], {1: 1, 2: 1, 3: 1, 4: 2}, written) == ([4, 3, 1], None)
+    assert branch_ids(ROOT, [ready, taken], {1: 1, 2: 1, 3: 1, 4: 2}, written) == ([4, 3, 1], None)
 
 
 def test_attempts_are_read_from_their_facts():
@@ -288,19 +285,19 @@ def test_attempts_are_read_from_their_facts():
 @pytest.mark.parametrize(
     ("text", "wish"),
     [
-        ("latest", Wish()),
-        (" 42 ", Wish(None, 42)),
-        ("/data/job#42", Wish("/data/job", 42)),
-        ("s3a://bucket/job/#latest", Wish("s3a://bucket/job")),
-        ("a#b#7", Wish("a#b", 7)),
-        ("relative#7", Wish("relative", 7)),
-        ("/#7", Wish("/", 7)),
-        ("9" * 18, Wish(None, int("9" * 18))),
+        ("latest", RestoreTarget()),
+        (" 42 ", RestoreTarget(None, 42)),
+        ("/data/job#42", RestoreTarget("/data/job", 42)),
+        ("s3a://bucket/job/#latest", RestoreTarget("s3a://bucket/job")),
+        ("a#b#7", RestoreTarget("a#b", 7)),
+        ("relative#7", RestoreTarget("relative", 7)),
+        ("/#7", RestoreTarget("/", 7)),
+        ("9" * 18, RestoreTarget(None, int("9" * 18))),
     ],
 )
 def test_a_wish_is_read(text, wish):
     """All four forms; the path is kept but for its last slash."""
-    assert parse_wish(text) == wish
+    assert parse_target(text) == wish
 
 
 @pytest.mark.parametrize(
@@ -323,7 +320,7 @@ def test_a_wish_is_read(text, wish):
 def test_what_is_no_wish_is_refused(text):
     """With the forms that there are."""
     with pytest.raises(ValueError, match=r"latest, a checkpoint's id, PATH#ID or PATH#latest"):
-        parse_wish(text)
+        parse_target(text)
 
 
 @given(st.builds(Origin, st.text(min_size=1), st.integers(1, 10**18 - 1)))

@@ -6,8 +6,9 @@ from itertools import permutations
 import pytest
 
 from absflow.errors import ProtocolViolation
+from absflow.facts.records import compacted_of, deleted_of
 from absflow.protocol.checkpoints import Manifest, StageManifest, StageReport
-from absflow.protocol.inventory import (
+from absflow.protocol.retention.inventory import (
     Channel,
     Compact,
     Compacted,
@@ -24,14 +25,7 @@ from absflow.protocol.inventory import (
     RetentionPolicy,
     Sink,
 )
-from absflow.protocol.retention import (
-    compacted_of,
-    deleted_of,
-    explain,
-    lineage_of,
-    plan,
-    shortened,
-)
+from absflow.protocol.retention.plan import explain, lineage_of, plan, shortened
 
 
 def completed(n, *lineage, attempt=1, in_flight=()):

@@ -4,11 +4,10 @@ import pytest
 from building import JOIN, SINGLE, Told, X, aborted, manifests, report, rows, triggered
 
 from absflow.errors import ProtocolViolation
-from absflow.protocol import coordinator
-from absflow.protocol.alignment import Barrier
+from absflow.protocol.alignment_state import Barrier
 from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Kind
-from absflow.protocol.coordinator import Coordinator, Phase, next_trigger_ms
-from absflow.protocol.messages import (
+from absflow.protocol.coordinator import machine
+from absflow.protocol.coordinator.messages import (
     CompletionWritten,
     FailJob,
     FinishJob,
@@ -25,6 +24,8 @@ from absflow.protocol.messages import (
     WriteBarrier,
     WriteEnd,
 )
+from absflow.protocol.coordinator.pending import Coordinator, Phase
+from absflow.protocol.coordinator.triggers import next_trigger_ms
 
 
 def test_a_savepoint_from_request_to_completion():
@@ -445,7 +446,7 @@ def restart(job, answered=()):
     """What the next driver is told to write."""
     facts = tuple(Fact(n, FactKind.COMPLETED) for n in answered)
     completed = job.state.completed
-    return coordinator.recover(
+    return machine.recover(
         job.state.topology, job.state.policy, 1000, rows(job.said), facts, completed
     )
 

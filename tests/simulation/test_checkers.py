@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from absflow.protocol.alignment import Barrier
+from absflow.protocol.alignment_state import Barrier
 from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Kind
-from absflow.protocol.messages import Triggered
+from absflow.protocol.coordinator.messages import Triggered
 from absflow.simulation import checkers, narrate
 from absflow.simulation.faults import Rates
 from absflow.simulation.job import GRAPHS

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from absflow.protocol import alignment, coordinator, triggers
-from absflow.protocol.alignment import Barrier, Ignore, InputState, Reason
-from absflow.protocol.messages import CompletionWritten, StopJob
-from absflow.protocol.pending import Coordinator, Pending
+from absflow.protocol import alignment, alignment_state
+from absflow.protocol.alignment import Ignore, Reason
+from absflow.protocol.alignment_state import Barrier, InputState
+from absflow.protocol.coordinator import machine, pending, triggers
+from absflow.protocol.coordinator.messages import CompletionWritten, StopJob
+from absflow.protocol.coordinator.pending import Coordinator, Pending
 from absflow.simulation import driver, query, stage, tables, world
 
 SEEDS = range(120)
@@ -15,7 +17,7 @@ SEEDS = range(120)
 
 def recover_with(change):
     """``recover`` whose answer goes through ``change``."""
-    real = coordinator.recover
+    real = machine.recover
     return lambda *args: change(*real(*args))
 
 
@@ -164,17 +166,17 @@ def gate_of_blocked_inputs(real):
 
 MUTATIONS = {
     "the gate is ignored": (
-        [(alignment, "gate", lambda state, name: None)],
+        [(alignment_state, "gate", lambda state, name: None)],
         "consistent cut",
     ),
     "an open input lets rows from behind a coming barrier pass": (
-        [(alignment, "gate", gate_of_blocked_inputs(alignment.gate))],
+        [(alignment_state, "gate", gate_of_blocked_inputs(alignment_state.gate))],
         "consistent cut",
     ),
     "a snapshot does not wait for the other inputs": (
         [
             (InputState, "live", property(lambda self: bool(self.waiting))),
-            (alignment, "validate", lambda state: None),
+            (alignment_state, "validate", lambda state: None),
         ],
         "has rows in flight",
     ),
@@ -182,18 +184,18 @@ MUTATIONS = {
         [
             (alignment, "_settle", settle_without_skipping(alignment._settle)),
             (alignment, "_abort", deaf_where_inputs_join(alignment._abort)),
-            (alignment, "validate", lambda state: None),
+            (alignment_state, "validate", lambda state: None),
         ],
         "stuck",
     ),
     "a lineage forgets its base": (
-        [(coordinator, "extend_lineage", lambda old, n, base, rows: (n,) if rows else ())],
+        [(machine, "extend_lineage", lambda old, n, base, rows: (n,) if rows else ())],
         "consistent cut",
     ),
     "an empty snapshot forgets its lineage": (
         [
             (
-                coordinator,
+                machine,
                 "extend_lineage",
                 lambda old, n, base, rows: (*old, n) if base and rows else (n,) if rows else (),
             )
@@ -219,16 +221,16 @@ MUTATIONS = {
     "ids of a dead driver are used again": (
         [
             (
-                coordinator,
+                machine,
                 "recover",
                 recover_with(lambda state, said: (replace(state, next_id=1), said)),
             ),
-            (coordinator, "validate", lambda state: None),
+            (pending, "validate", lambda state: None),
         ],
         "ids do not rise",
     ),
     "a restart does not abort what was pending": (
-        [(coordinator, "recover", recover_with(lambda state, said: (state, ())))],
+        [(machine, "recover", recover_with(lambda state, said: (state, ())))],
         "stuck",
     ),
     "a position is read at the snapshot and not at the barrier": (
@@ -250,14 +252,14 @@ MUTATIONS = {
     "a savepoint is an increment": (
         [
             (triggers, "Barrier", trigger_with(lambda b: replace(b, base_id=b.completed_id))),
-            (coordinator, "validate", lambda state: None),
+            (pending, "validate", lambda state: None),
         ],
         "does not stand alone",
     ),
     "a savepoint is subsumed": (
         [
             (
-                coordinator,
+                machine,
                 "_subsumed",
                 lambda state, number: [n for n in sorted(state.pending) if n < number],
             )
@@ -267,7 +269,7 @@ MUTATIONS = {
     "a savepoint that is late becomes the base": (
         [
             (
-                coordinator,
+                machine,
                 "_advance",
                 lambda state, manifest, ms: replace(state, completed=manifest, completed_ms=ms),
             )
@@ -275,17 +277,17 @@ MUTATIONS = {
         "goes on from",
     ),
     "the job stops before its savepoint has completed": (
-        [(coordinator, "trigger_savepoint", stop_at_once(coordinator.trigger_savepoint))],
+        [(machine, "trigger_savepoint", stop_at_once(machine.trigger_savepoint))],
         "stopped without a reason",
     ),
     "the job stops though its savepoint failed": (
-        [(coordinator, "_abort", stop_in_any_case(coordinator._abort))],
+        [(machine, "_abort", stop_in_any_case(machine._abort))],
         "stopped without a reason",
     ),
     "the clock stays off when the savepoint of a stop has failed": (
         [
-            (coordinator, "_abort", triggers_never_again(coordinator._abort)),
-            (coordinator, "validate", lambda state: None),
+            (machine, "_abort", triggers_never_again(machine._abort)),
+            (pending, "validate", lambda state: None),
         ],
         "stuck",
     ),
@@ -302,7 +304,7 @@ MUTATIONS = {
     "a restart forgets who asked": (
         [
             (
-                coordinator,
+                machine,
                 "recover",
                 recover_with(lambda state, said: (state, [replace(a, request="") for a in said])),
             )
@@ -314,7 +316,7 @@ MUTATIONS = {
         "stuck",
     ),
     "what is in flight is forgotten": (
-        [(alignment, "in_flight", lambda state, name, number: False)],
+        [(alignment_state, "in_flight", lambda state, name, number: False)],
         "consistent cut",
     ),
     "what is in flight is taken from one row too late": (
@@ -324,14 +326,14 @@ MUTATIONS = {
     "a barrier that was overtaken blocks its input": (
         [
             (alignment, "_barrier", blocks_though_overtaken(alignment._barrier)),
-            (alignment, "validate", lambda state: None),
+            (alignment_state, "validate", lambda state: None),
         ],
         "epochs fall",
     ),
     "a savepoint is overtaken": (
         [
-            (coordinator, "_may_overtake", may_always_overtake),
-            (coordinator, "validate", lambda state: None),
+            (machine, "_may_overtake", may_always_overtake),
+            (pending, "validate", lambda state: None),
         ],
         "has rows in flight",
     ),
@@ -342,11 +344,11 @@ MUTATIONS = {
     "a request is triggered again while it is pending": (
         [
             (
-                coordinator,
+                machine,
                 "trigger_savepoint",
-                forgets_what_is_pending(coordinator.trigger_savepoint),
+                forgets_what_is_pending(machine.trigger_savepoint),
             ),
-            (coordinator, "validate", lambda state: None),
+            (pending, "validate", lambda state: None),
         ],
         "answers",
     ),

@@ -17,12 +17,13 @@ from typing import Any
 from chain import SETTINGS, chain
 from delta import configure_spark_with_delta_pip
 
-from absflow.storage import lock, tables
+from absflow.facts import lock
+from absflow.storage.delta import transactions
 
 
 def recording(tell: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
-    """``tables.append_once``, which tells each append after it."""
-    append = tables.append_once
+    """``transactions.append_once``, which tells each append after it."""
+    append = transactions.append_once
 
     def recorded(frame: Any, path: str, app_id: str, version: int, note: Any, **named: Any) -> None:
         begun = time.monotonic()
@@ -50,7 +51,7 @@ def main(root: Path, log: Path, wait_s: float, settings: dict[str, str]) -> None
         start = start.config(f"spark.absflow.{name}", value)
     spark = configure_spark_with_delta_pip(start).getOrCreate()
     with log.open("a", buffering=1) as lines:
-        tables.append_once = recording(lambda made: lines.write(json.dumps(made) + "\n"))  # type: ignore
+        transactions.append_once = recording(lambda made: lines.write(json.dumps(made) + "\n"))  # type: ignore
         chain(spark, root).start().await_termination()
     spark.stop()
 

@@ -11,7 +11,7 @@ from py4j.protocol import STATIC_PREFIX
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from absflow.spark.kafka import admin_client
+from absflow.spark.sources.kafka import admin_client
 
 PARTITIONS = 3
 

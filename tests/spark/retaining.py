@@ -18,8 +18,8 @@ from typing import Any
 from chain import chain
 from delta import configure_spark_with_delta_pip
 
-from absflow.spark import retention
-from absflow.spark.retention import FactWanted, Retention
+from absflow.spark.control import retention
+from absflow.spark.control.retention import FactWanted, Retention
 
 SETTINGS = {
     "checkpoint.interval": "500ms",

@@ -30,8 +30,7 @@ from session import settings, shuffle_partitions
 
 import absflow
 from absflow.cli.reader import Reader
-from absflow.protocol.inventory import DeleteEpochs
-from absflow.protocol.retention import RetentionPolicy
+from absflow.protocol.retention.inventory import DeleteEpochs, RetentionPolicy
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

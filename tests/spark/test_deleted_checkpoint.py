@@ -22,10 +22,10 @@ from session import settings
 
 import absflow
 from absflow.cli.commands import absflow as command
-from absflow.protocol.retention import deleted_of
-from absflow.spark import retention
-from absflow.spark.run import Run
-from absflow.storage.requests import REQUESTS
+from absflow.facts.columns import REQUESTS
+from absflow.facts.records import deleted_of
+from absflow.spark.control import retention
+from absflow.spark.control.run import Run
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(400)]
 

@@ -9,9 +9,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from absflow.spark.delta_source import cleaned_up
-from absflow.spark.positions import unreadable
-from absflow.storage.delta_log import DeltaPosition
+from absflow.spark.sources.delta import cleaned_up
+from absflow.spark.sources.positions import unreadable
+from absflow.storage.delta.log import DeltaPosition
 from absflow.storage.files import Files
 
 pytestmark = pytest.mark.spark

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, files_read
 
 import absflow
-from absflow.spark.plan import start_query
+from absflow.spark.batch.query import start_query
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -23,7 +23,7 @@ from processes import bury, tail
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, facts, files_read, state_at
 
-from absflow.storage.tables import millis
+from absflow.facts.records import millis
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(400)]
 

@@ -17,8 +17,10 @@ from reading import assert_same_rows, completed, facts, files_read, state_at
 from session import settings
 
 import absflow
-from absflow.spark import plan, snapshots
-from absflow.storage import tables
+from absflow.spark.batch import snapshots
+from absflow.spark.stream import pages as stream_pages
+from absflow.spark.worker import packing
+from absflow.storage.delta import transactions
 
 pytestmark = pytest.mark.spark
 
@@ -107,7 +109,7 @@ def test_a_failed_history_append_aborts_its_checkpoint_only(
 ) -> None:
     """SNAPSHOT_FAILED; the next one completes and its state is whole."""
     monkeypatch.setattr(snapshots, "SMALL", small)
-    append = tables.append_once
+    append = transactions.append_once
     failures = iter([True])
 
     def failing(frame: Any, path: str, *rest: Any, **named: Any) -> None:
@@ -115,7 +117,7 @@ def test_a_failed_history_append_aborts_its_checkpoint_only(
             raise absflow.StorageError("the disk is full")
         append(frame, path, *rest, **named)
 
-    monkeypatch.setattr(tables, "append_once", failing)
+    monkeypatch.setattr(transactions, "append_once", failing)
     with caplog.at_level(logging.CRITICAL):
         run(spark, root, job_of(spark, root, to_group))
     first, *_, last = facts(spark, root / "job")
@@ -132,7 +134,7 @@ def test_a_corrupt_page_is_refused_and_nothing_committed(
     spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flipped bit between shuffle and stage stops the batch."""
-    pack = plan._pack
+    pack = packing.pack_function
 
     def flipping(*args: Any) -> Any:
         packed = pack(*args)
@@ -147,7 +149,7 @@ def test_a_corrupt_page_is_refused_and_nothing_committed(
 
         return flip
 
-    monkeypatch.setattr(plan, "_pack", flipping)
+    monkeypatch.setattr(stream_pages, "pack_function", flipping)
     with pytest.raises(absflow.JobFailedError) as failed:
         run(spark, root, job_of(spark, root, to_group), {"restart.attempts": "0"})
     assert all(word in str(failed.value) for word in ("corrupt", "checksum", "is due"))
@@ -158,7 +160,7 @@ def test_a_replay_that_differs_stops_the_stage(
     spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A channel has rows of batch 0; a function with a random number gives others for it."""
-    append = tables.append_once
+    append = transactions.append_once
     failures = iter([True])
 
     def failing(frame: Any, path: str, *rest: Any, **named: Any) -> None:
@@ -166,7 +168,7 @@ def test_a_replay_that_differs_stops_the_stage(
             raise absflow.StorageError("after the channel, before the sink")
         append(frame, path, *rest, **named)
 
-    monkeypatch.setattr(tables, "append_once", failing)
+    monkeypatch.setattr(transactions, "append_once", failing)
     job = job_of(spark, root, random_values, tally=True)
     with pytest.raises(absflow.JobFailedError, match="digest"):
         run(spark, root, job, {"restart.attempts": "1"})

@@ -23,12 +23,13 @@ from reading import assert_same_rows, completed, facts, files_read
 from session import settings
 
 from absflow.errors import FencedError, GraphError, StorageError
-from absflow.spark.begin import begin
-from absflow.storage import lock, tables
-from absflow.storage.delta_log import Commit, newest_version, parse_commit
-from absflow.storage.fence import Fence
+from absflow.facts import driver_table, lock
+from absflow.facts.fence import Fence
+from absflow.facts.lock import RootLock
+from absflow.spark.start.attempt import prepare_attempt
+from absflow.storage.delta import transactions
+from absflow.storage.delta.log import Commit, newest_version, parse_commit
 from absflow.storage.files import Files
-from absflow.storage.lock import RootLock
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -241,7 +242,7 @@ def test_without_a_lock_the_claim_stops_the_older_driver(
     write_source(tmp_path / "a", files=FILES, rows=100, seed=12)
     monkeypatch.setattr(lock, "local_directory", lambda root: None)
     made: list[dict[str, Any]] = []
-    monkeypatch.setattr(tables, "append_once", recording(made.append))
+    monkeypatch.setattr(transactions, "append_once", recording(made.append))
     conf = {**SETTINGS, "storage.path": str(tmp_path / "job")}
     with settings(spark, {**conf, "trigger.interval": "1s"}):
         older = chain(spark, tmp_path).start()
@@ -250,7 +251,7 @@ def test_without_a_lock_the_claim_stops_the_older_driver(
             assert older.is_active
             assert time.monotonic() < end
             time.sleep(0.05)
-        begun = begin(spark, chain(spark, tmp_path)._checked())
+        begun = prepare_attempt(spark, chain(spark, tmp_path)._checked())
         assert (begun.claim.incarnation, begun.claim.lock.held) == (2, False)
         with pytest.raises(FencedError, match="driver incarnation 2 took the job over at"):
             older.await_termination(PATIENCE_S)
@@ -276,7 +277,7 @@ def test_behind_a_claim_delta_skips_the_facts_of_older_drivers(
     blind = Fence(lambda path: None, lambda path: [], path, 1, RootLock("", None))
     schema = pa.schema([("fact", pa.string())])
     older, newer = (
-        tables.DriverTable(spark, files, path, schema, "job/driver", n, blind) for n in (1, 2)
+        driver_table.DriverTable(spark, files, path, schema, "job/driver", n, blind) for n in (1, 2)
     )
     older.append({"fact": "of 1"})
     newer.claim()

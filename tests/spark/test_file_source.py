@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from seeding import read_all, seeded
 
-from absflow.storage.file_source_log import FileEntry, build, parse
+from absflow.spark.sources.file_log import FileEntry, build, parse
 
 pytestmark = pytest.mark.spark
 

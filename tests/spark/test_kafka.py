@@ -16,7 +16,7 @@ from reading import assert_same_rows, completed, stage_of, state_at
 from session import settings
 
 import absflow
-from absflow.spark.kafka import Offsets, available_offsets
+from absflow.spark.sources.kafka import Offsets, available_offsets
 
 pytestmark = pytest.mark.spark
 

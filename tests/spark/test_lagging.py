@@ -38,7 +38,7 @@ from reading import assert_same_rows, completed, facts, files_read, stage_of, st
 from session import settings
 
 import absflow
-from absflow.protocol import alignment
+from absflow.protocol import alignment_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -114,7 +114,7 @@ class Lagging:
     def waits(self) -> bool:
         """Whether a barrier waits at ``join``, as it has made durable."""
         saved = self.newest("join", "alignment")
-        return bool(saved) and bool(alignment.from_json(saved[0]).blocking)
+        return bool(saved) and bool(alignment_state.from_json(saved[0]).blocking)
 
     def unread(self, name: str) -> int:
         """How many files of ``name`` no batch has been planned for."""

@@ -12,8 +12,8 @@ from reading import assert_same_rows, completed, files_read
 from session import settings
 
 import absflow
-from absflow.spark.publisher import Publisher
-from absflow.storage.delta_log import log_file, parse_commit
+from absflow.spark.control.publisher import Publisher
+from absflow.storage.delta.log import log_file, parse_commit
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 

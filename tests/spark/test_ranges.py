@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from session import settings, shuffle_partitions
 
 from absflow.errors import GraphError
-from absflow.spark.plan import choose_ranges
+from absflow.spark.start.ranges import choose_ranges
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

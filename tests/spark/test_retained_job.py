@@ -19,13 +19,14 @@ from retaining import POINTS, SETTINGS, hurry
 from session import settings
 
 import absflow
-from absflow.protocol.inventory import Compacted
-from absflow.protocol.retention import deleted_of, lineage_of
-from absflow.spark import retention
-from absflow.spark.retention import SparkShelf
-from absflow.storage import select
+from absflow.facts.inventory import gather
+from absflow.facts.records import deleted_of
+from absflow.facts.spark_reader import SparkStorageReader
+from absflow.protocol.retention.inventory import Compacted
+from absflow.protocol.retention.plan import lineage_of
+from absflow.spark.control import retention
+from absflow.storage import history_sql
 from absflow.storage.layout import Layout
-from absflow.storage.stock import gather
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
 
@@ -135,7 +136,7 @@ def test_the_views_and_changes_read_what_is_kept(spark: SparkSession, root: Path
 def test_the_storage_is_bounded(spark: SparkSession, root: Path) -> None:
     """Sets, epochs and attempts are few, though many checkpoints have completed."""
     layout = Layout(str(root / "job"))
-    there = gather(SparkShelf(spark), layout, {}).inventory
+    there = gather(SparkStorageReader(spark), layout, {}).inventory
     assert len(there.completed) > 30
     assert all(len(sets) <= 12 for sets in there.sets.values())
     assert all(len(c.epochs) <= 8 for c in there.channels if c.attempt == there.attempt)
@@ -181,7 +182,7 @@ def test_lineages_are_the_same_in_sql(spark: SparkSession) -> None:
             for c in sorted(made, key=lambda c: -len(c.replaces))
         )
         empty = "array<struct<length:int,replaces:array<bigint>,set_id:bigint>>"
-        text = select.lineage_of("given", f"CAST(array({rows}) AS {empty})")
+        text = history_sql.lineage_of("given", f"CAST(array({rows}) AS {empty})")
         found = spark.sql(f"SELECT {text} FROM (SELECT {_array(lineage)} AS given)").first()
         assert found is not None
         assert tuple(found[0]) == lineage_of("a", lineage, made)

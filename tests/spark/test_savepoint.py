@@ -24,8 +24,8 @@ from reading import assert_same_rows, completed, facts, files_read, stage_of, st
 from session import settings
 
 import absflow
-from absflow.spark.run import Run
-from absflow.storage.requests import REQUESTS
+from absflow.facts.columns import REQUESTS
+from absflow.spark.control.run import Run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 

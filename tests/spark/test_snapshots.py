@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, stage_of, state_at
 from session import settings
 
-from absflow.spark import snapshots
-from absflow.spark.reports import StageReports
-from absflow.storage import tables
+from absflow.spark.batch import snapshots
+from absflow.spark.batch.reports import StageReports
+from absflow.storage.delta import transactions
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -50,7 +50,7 @@ def by_workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The checkpoints of ``left`` whose snapshots the workers have written."""
     written, seen = StageReports.written, []
 
-    def noting(self: StageReports, *given: Any) -> dict[int, tables.Written]:
+    def noting(self: StageReports, *given: Any) -> dict[int, transactions.UncommittedFiles]:
         made = written(self, *given)
         seen.extend(made if self.spec.name == "left" else ())
         return made
@@ -79,7 +79,9 @@ def still_staged(root: Path) -> list[Path]:
 def by_spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Workers may not write files of the state history; each table is asked once, not by batch."""
     asked: list[str] = []
-    monkeypatch.setattr(tables, "plain_table", lambda _spark, path, _schema: asked.append(path))
+    monkeypatch.setattr(
+        transactions, "plain_table", lambda _spark, path, _schema: asked.append(path)
+    )
     yield
     assert asked
     assert len(asked) == len(set(asked))
@@ -129,7 +131,7 @@ def test_a_snapshot_does_not_pass_one_that_waits(
 
     Delta takes the ids of a writer in their order only: the earlier one would be lost.
     """
-    append, waits, may_go_on = tables.append_once, threading.Event(), threading.Event()
+    append, waits, may_go_on = transactions.append_once, threading.Event(), threading.Event()
 
     def slow(frame: Any, path: str, *rest: Any, **named: Any) -> None:
         if "/state/left" in path and threading.current_thread().name == "absflow-history-left":
@@ -138,7 +140,7 @@ def test_a_snapshot_does_not_pass_one_that_waits(
             assert may_go_on.wait(120)
         append(frame, path, *rest, **named)
 
-    monkeypatch.setattr(tables, "append_once", slow)
+    monkeypatch.setattr(transactions, "append_once", slow)
     monkeypatch.setattr(snapshots, "SMALL", 0)
     more = {"checkpoint__max_concurrent": "3", "checkpoint__timeout": "120s"}
     files = source_files(tmp_path / "a", rows=60, seed=7)

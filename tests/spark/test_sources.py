@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 
 from absflow import GraphError
-from absflow.spark.sources import describe_source
+from absflow.spark.sources.describe import describe_source
 
 pytestmark = pytest.mark.spark
 

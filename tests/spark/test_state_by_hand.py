@@ -16,7 +16,7 @@ from session import settings
 
 import absflow
 from absflow.columnar.keys import key_groups
-from absflow.storage import tables
+from absflow.storage.delta import transactions
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -65,7 +65,7 @@ def test_a_kill_leaves_no_savepoint(
     class Killed(BaseException):
         pass
 
-    append = tables.append_once
+    append = transactions.append_once
 
     def dying(frame: Any, path: str, *args: Any, **named: Any) -> None:
         if path.endswith("/checkpoints"):
@@ -76,7 +76,7 @@ def test_a_kill_leaves_no_savepoint(
     orphan = 1 + max(r["checkpoint_id"] for r in facts(spark, root / "job"))
     given = state(spark, root, "left", was)
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "append_once", dying)
+        patch.setattr(transactions, "append_once", dying)
         with pytest.raises(Killed):
             write(spark, root, {"left": given}, was)
     sets = spark.read.format("delta").load(str(root / "job" / "state" / "left"))
@@ -252,7 +252,7 @@ def test_where_no_savepoint_can_be_written(
         raise absflow.StorageError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("absflow.spark.begin.carry_out", failing)
+        patch.setattr("absflow.spark.start.attempt.carry_out", failing)
         with pytest.raises(absflow.StorageError, match="killed"):
             run(spark, tmp_path, restore__from="latest")
     with pytest.raises(absflow.StateError, match=r"attempt 2 under .* was never ready"):

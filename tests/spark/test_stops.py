@@ -10,7 +10,7 @@ from pyspark.errors.exceptions.captured import CapturedException, convert_except
 from pyspark.sql import SparkSession
 
 from absflow.errors import StorageError
-from absflow.spark.stops import is_stop
+from absflow.spark.batch.stops import is_stop
 
 pytestmark = pytest.mark.spark
 

@@ -25,7 +25,7 @@ from reading import facts
 from session import settings
 
 import absflow
-from absflow.storage import tables
+from absflow.storage.delta import tables, transactions
 from absflow.storage.files import Files
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(3600)]
@@ -42,7 +42,7 @@ CALLS: dict[tuple[Any, str], tuple[int, type[Exception], bool]] = {
     (tables, "create"): (1, absflow.StorageError, True),
     (tables, "restore"): (1, absflow.StorageError, True),
     (tables, "read"): (1, absflow.StorageError, False),
-    (tables, "append_once"): (1, Py4JError, True),
+    (transactions, "append_once"): (1, Py4JError, True),
 }
 
 

@@ -22,11 +22,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from absflow.columnar import pages
 from absflow.errors import StorageError
-from absflow.storage import tables, transactions
-from absflow.storage.delta_log import log_file, newest_version, parse_commit
+from absflow.storage.delta import tables, transactions
+from absflow.storage.delta.log import log_file, newest_version, parse_commit
+from absflow.storage.delta.transactions import ArrowRows, DriverRows, append_once
 from absflow.storage.files import Files
-from absflow.storage.transactions import ArrowRows, DriverRows, append_once
 
 pytestmark = pytest.mark.spark
 
@@ -156,7 +157,7 @@ def test_the_rows_of_a_channel_are_written_by_workers(
 ) -> None:
     """With the columns, properties and partitions that every channel has."""
     path = str(tmp_path / "channel")
-    schema = tables.channel_columns(pa.schema([("n", pa.int64())]))
+    schema = pages.channel_schema(pa.schema([("n", pa.int64())]))
     tables.create(spark, path, schema, ["_epoch"], tables.CHANNEL_PROPERTIES)
 
     def make(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -238,18 +239,18 @@ def test_workers_tell_what_they_see_beside(spark: SparkSession, table: str) -> N
 
 def test_files_that_were_written_are_committed_later(spark: SparkSession, table: str) -> None:
     """Once; and not if the table has become another meanwhile."""
-    plain = tables.plain_table(spark, table, SCHEMA)
+    plain = transactions.plain_table(spark, table, SCHEMA)
     assert plain is not None
     adds = list(plain.write(pa.table({"n": [1, 2, 3], "p": [1, 0, 1]}, SCHEMA).to_batches()))
     for _ in range(2):
-        append_once(tables.Written(spark, plain, adds), table, "job/a", 1, {})
+        append_once(transactions.UncommittedFiles(spark, plain, adds), table, "job/a", 1, {})
     there = spark.read.format("delta").load(table)
     assert sorted(there.collect()) == [(1, 1), (2, 0), (3, 1)]
     spark.sql(f"ALTER TABLE delta.`{table}` ADD CONSTRAINT some CHECK (n < 9)")
     adds = list(plain.write(pa.table({"n": [10], "p": [0]}, SCHEMA).to_batches()))
     with pytest.raises(StorageError, match="was changed while files were written"):
-        append_once(tables.Written(spark, plain, adds), table, "job/a", 2, {})
-    assert tables.plain_table(spark, table, SCHEMA) is None
+        append_once(transactions.UncommittedFiles(spark, plain, adds), table, "job/a", 2, {})
+    assert transactions.plain_table(spark, table, SCHEMA) is None
     assert spark.read.format("delta").load(table).count() == 3
 
 

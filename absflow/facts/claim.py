@@ -1,0 +1,107 @@
+"""One driver's claim on a storage root: its number, and what it may write because of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from absflow.facts import columns, records
+from absflow.facts.driver_table import DriverTable
+from absflow.facts.fence import Fence
+from absflow.facts.lock import RootLock
+from absflow.facts.writer import FactWriter
+from absflow.graph import fingerprint
+from absflow.protocol.checkpoints import AttemptFact
+from absflow.spark.model import JobSpec
+from absflow.storage import clock
+from absflow.storage.files import Files
+from absflow.storage.layout import Layout
+
+__all__ = ["Claim"]
+
+
+class Claim:
+    """What a driver that holds the lock of a storage root writes its facts by.
+
+    Older drivers notice the first fact it says (:mod:`absflow.facts.fence`).
+
+    Attributes:
+        incarnation: this driver's number: higher than that of any before it.
+        fence: tells this driver of a newer one.
+        lock: of the storage root; to be released once nothing of the job runs.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        files: Files,
+        job: JobSpec,
+        layout: Layout,
+        lock: RootLock,
+        rows: Iterable[Mapping[str, Any]],
+    ) -> None:
+        """Nothing is written yet; ``rows`` are those of ``attempts``."""
+        self.incarnation: int = max((row["incarnation"] for row in rows), default=0) + 1
+        self.lock = lock
+        self.fence = Fence(files.read, files.names, layout.attempts, self.incarnation, lock)
+        self._spark = spark
+        self._files = files
+        self._layout = layout
+        self._app_id = f"{job.graph.job}/driver"
+        self._fingerprint = fingerprint(job.graph)
+        self._tables: dict[str, DriverTable] = {}
+
+    def say(
+        self,
+        attempt: int,
+        kind: AttemptFact,
+        details: Mapping[str, Any] | None = None,
+        restored_from: str | None = None,
+    ) -> None:
+        """Commit a fact to ``attempts``.
+
+        Raises:
+            FencedError: there is a newer driver.
+            StorageError: it was not committed.
+        """
+        row = {
+            "attempt": attempt,
+            "incarnation": self.incarnation,
+            "kind": kind.value,
+            "at": records.timestamp(clock.now_ms()),
+            "restored_from": restored_from,
+            "fingerprint": self._fingerprint,
+            "details": None if details is None else json.dumps(details),
+        }
+        self._table(self._layout.attempts, columns.ATTEMPTS).append(row)
+
+    def tables(self, attempt: int) -> FactWriter:
+        """The other tables, in which no older driver can commit from here on; errors as above."""
+        return FactWriter(
+            barriers=self._claimed(self._layout.barriers, columns.BARRIERS),
+            overtakes=self._claimed(self._layout.overtakes, columns.OVERTAKES),
+            checkpoints=self._claimed(self._layout.checkpoints, columns.CHECKPOINTS),
+            attempt=attempt,
+            incarnation=self.incarnation,
+            fingerprint=self._fingerprint,
+            files=self._files,
+            layout=self._layout,
+        )
+
+    def _claimed(self, path: str, schema: pa.Schema) -> DriverTable:
+        known = path in self._tables
+        table = self._table(path, schema)
+        if not known and not self.lock.held:
+            table.claim()
+        return table
+
+    def _table(self, path: str, schema: pa.Schema) -> DriverTable:
+        if path not in self._tables:
+            self._tables[path] = DriverTable(
+                self._spark, self._files, path, schema, self._app_id, self.incarnation, self.fence
+            )
+        return self._tables[path]

@@ -1,0 +1,141 @@
+"""A stage's part of a manifest as the ``checkpoints`` table has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
+from datetime import datetime, timezone
+from typing import Any
+
+from absflow.protocol.checkpoints import (
+    AttemptFact,
+    ChannelState,
+    FactKind,
+    Kind,
+    Manifest,
+    StageManifest,
+    StageReport,
+)
+from absflow.protocol.load import Backlog, Load
+from absflow.protocol.recovery.attempts import Attempt, Origin
+from absflow.protocol.recovery.savepoint_writer import WrittenSavepoint
+from absflow.protocol.retention.inventory import (
+    Compacted,
+)
+
+__all__ = [
+    "attempts_of",
+    "compacted_of",
+    "deleted_of",
+    "manifest_of",
+    "millis",
+    "stage_of",
+    "stage_row",
+    "timestamp",
+    "written_savepoints",
+]
+
+
+def written_savepoints(rows: Iterable[Mapping[str, Any]]) -> dict[int, WrittenSavepoint]:
+    """The savepoints in rows of ``checkpoints`` that were written by hand, by id."""
+    return {
+        row["checkpoint_id"]: WrittenSavepoint(row["derived_from"], row["incarnation"])
+        for row in rows
+        if row["derived_from"] is not None
+    }
+
+
+def attempts_of(rows: Iterable[Mapping[str, Any]]) -> list[Attempt]:
+    """The attempts in rows of the ``attempts`` table, by number."""
+    rows = list(rows)
+    ready = {row["attempt"] for row in rows if row["kind"] == AttemptFact.READY}
+    started = [row for row in rows if row["kind"] == AttemptFact.STARTED]
+    return [
+        Attempt(
+            row["attempt"],
+            _origin(row["restored_from"]),
+            row["attempt"] in ready,
+            row["incarnation"],
+        )
+        for row in sorted(started, key=lambda row: int(row["attempt"]))
+    ]
+
+
+def _origin(text: str | None) -> Origin | None:
+    if text is None:
+        return None
+    root, _, checkpoint_id = text.rpartition("#")
+    return Origin(root, int(checkpoint_id))
+
+
+def compacted_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Compacted, ...]:
+    """The COMPACTED facts in rows of ``checkpoints``."""
+    kind = FactKind.COMPACTED.value
+    return tuple(
+        Compacted(row["checkpoint_id"], row["stage"], row["set_id"], tuple(row["replaces"]))
+        for row in rows
+        if row["kind"] == kind
+    )
+
+
+def deleted_of(rows: Iterable[Mapping[str, Any]]) -> frozenset[int]:
+    """The ids with a DELETED fact in rows of ``checkpoints``."""
+    return frozenset(r["checkpoint_id"] for r in rows if r["kind"] == FactKind.DELETED.value)
+
+
+def manifest_of(row: Mapping[str, Any]) -> Manifest:
+    """The manifest in a COMPLETED row of ``checkpoints``."""
+    return Manifest(
+        row["checkpoint_id"],
+        row["base_id"],
+        millis(row["triggered_at"]),
+        tuple(map(stage_of, row["stages"])),
+        Kind(row["type"]),
+        row["request"] or "",
+        row["derived_from"],
+    )
+
+
+_REPORT = [field.name for field in fields(StageReport)]
+
+
+_LOAD = [field.name for field in fields(Load)]
+
+
+def stage_row(stage: StageManifest) -> dict[str, Any]:
+    """The value of one element of ``stages``."""
+    row = asdict(stage.report)
+    row["positions"] = list(stage.report.positions.items())
+    row["lineage"] = list(stage.lineage)
+    row["in_flight"] = [
+        {name: value for name, value in asdict(state).items() if name != "stage"}
+        for state in stage.in_flight
+    ]
+    return row | (asdict(stage.load) if stage.load else dict.fromkeys(_LOAD))
+
+
+def stage_of(row: Mapping[str, Any]) -> StageManifest:
+    """The inverse of :func:`stage_row`; columns that it does not know are left alone."""
+    in_flight = tuple(
+        ChannelState(row["stage"], **{**state, "files": tuple(state["files"])})
+        for state in row["in_flight"] or []
+    )
+    known = {name: row[name] for name in _REPORT}
+    known["positions"] = dict(row["positions"] or [])
+    known["in_flight"] = {state.input: state.position for state in in_flight}
+    load = None
+    if row.get("busy") is not None:  # a table of an earlier version has no such column
+        told = row["backlogs"]
+        backlogs = None if told is None else tuple(Backlog(**each) for each in told)
+        load = Load(row["busy"], row["backpressured"], backlogs)
+    return StageManifest(StageReport(**known), tuple(row["lineage"]), in_flight, load)
+
+
+def timestamp(time_ms: int) -> datetime:
+    """``time_ms`` (ms since 1970) as an aware datetime in UTC."""
+    return datetime.fromtimestamp(time_ms / 1000, tz=timezone.utc)
+
+
+def millis(time: datetime) -> int:
+    """The inverse of :func:`timestamp`."""
+    return round(time.timestamp() * 1000)

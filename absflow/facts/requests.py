@@ -1,0 +1,64 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from absflow.protocol.retention.deletion import Deletion
+from absflow.storage.delta import tables
+from absflow.storage.delta.log import LogTail
+from absflow.storage.files import Files
+from absflow.storage.layout import Layout
+
+__all__ = ["Requests", "SavepointRequest"]
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointRequest:
+    """A savepoint is wanted.
+
+    Attributes:
+        request: names the wish.
+        stop: the job is to stop with it.
+        drain: no stage is to go on behind it.
+    """
+
+    request: str
+    stop: bool = False
+    drain: bool = False
+
+
+class Requests:
+    """The requests to one driver, and those to any."""
+
+    def __init__(self, spark: SparkSession, files: Files, layout: Layout, incarnation: int) -> None:
+        """Follow the table; it need not be there yet."""
+        self._spark = spark
+        self._path = layout.requests
+        self._incarnation = incarnation
+        self._log = LogTail(files.read, files.names, self._path)
+        # What stands since before this driver may be in no commit behind the log's checkpoint.
+        self._news = self._log.version >= 0
+        self._told: set[str] = set()
+
+    def poll(self) -> list[SavepointRequest | Deletion]:
+        """What is new, in its order; costs one look for a file if nothing is."""
+        if not (self._log.advance() or self._news):
+            return []
+        self._news = False
+        table = tables.read(self._spark, self._path)
+        mine = F.col("incarnation") == self._incarnation
+        if "delete" in table.columns:
+            mine |= F.col("delete").isNotNull()
+        found = table.where(mine).orderBy("requested_at").toArrow().to_pylist()
+        rows = [row for row in found if row["request"] not in self._told]
+        self._told.update(row["request"] for row in rows)
+        return [
+            Deletion(row["request"], tuple(row["delete"]))
+            if row.get("delete") is not None
+            else SavepointRequest(row["request"], bool(row["stop"]), bool(row["drain"]))
+            for row in rows
+        ]

@@ -1,0 +1,194 @@
+"""What may be asked of a job's history, and what is said when it is not there.
+
+Whoever reads the tables of a job, with Spark or without, asks here first, so that both know the
+same stages and columns and refuse in the same words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from absflow.errors import NotFoundError
+from absflow.protocol.checkpoints import (
+    AttemptFact,
+    Fact,
+    FactKind,
+    FailureReason,
+    StageColumns,
+    Status,
+    status_of,
+)
+from absflow.protocol.recovery.savepoint_writer import NO_ATTEMPT
+
+__all__ = [
+    "Stages",
+    "check_key",
+    "find_stage",
+    "no_checkpoint",
+    "no_stage_in_checkpoint",
+    "sentence_of",
+    "stages_of",
+    "whose",
+]
+
+# An attempt and 0, or NO_ATTEMPT and the incarnation that wrote a savepoint by hand.
+Whose = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The stages of a job, as each of its attempts had them, and each savepoint written by hand.
+
+    Attributes:
+        by_attempt: the stages by name; what is to be believed goes behind what is not.
+    """
+
+    by_attempt: Mapping[Whose, Mapping[str, StageColumns]]
+
+    @property
+    def newest(self) -> dict[str, StageColumns]:
+        """Every stage that there ever was; it is what the newest attempt that has it says."""
+        return {name: s for stages in self.by_attempt.values() for name, s in stages.items()}
+
+    def at(self, columns: StageColumns, taken_by: Whose) -> StageColumns:
+        """The stage as a checkpoint has it; as it is now if there was none of this name."""
+        return self.by_attempt.get(taken_by, {}).get(columns.stage, columns)
+
+    def elsewhere(self, columns: StageColumns) -> list[Whose]:
+        """Those whose state of the stage lies in another table."""
+        return [n for n in self.by_attempt if self.at(columns, n).table != columns.table]
+
+
+def whose(row: Mapping[str, Any]) -> Whose:
+    """Whose description of the stages holds for a COMPLETED row of ``checkpoints``."""
+    if row.get("derived_from") is None:
+        return row["attempt"], 0
+    return NO_ATTEMPT, row["incarnation"]
+
+
+def stages_of(rows: Iterable[Mapping[str, Any]]) -> Stages:
+    """The stages of a job.
+
+    Args:
+        rows: of ``attempts``, in any order; others than STARTED and WRITTEN ones do not count.
+
+    >>> text = '{"legs": {"key": [["tailnum", "string"]], "state": [], "table": "legs.2"}}'
+    >>> stages_of([{"kind": "STARTED", "attempt": 2, "incarnation": 5, "details": text}]).newest
+    {'legs': StageColumns(stage='legs', key=('tailnum',), state=(), table='legs.2')}
+    """
+    # What an attempt says of a stage goes before what a savepoint written by hand does.
+    described = [
+        (
+            (row["attempt"], 0 if row["kind"] == AttemptFact.STARTED else row["incarnation"]),
+            row["details"],
+        )
+        for row in rows
+        if row["kind"] in {AttemptFact.STARTED, AttemptFact.WRITTEN}
+    ]
+    return Stages(
+        {
+            taken_by: {
+                name: StageColumns(
+                    name,
+                    tuple(column for column, _ in described["key"]),
+                    tuple(column for column, _ in described["state"]),
+                    described["table"],
+                )
+                for name, described in json.loads(text).items()
+            }
+            for taken_by, text in sorted(described)
+        }
+    )
+
+
+def find_stage(stages: Mapping[str, StageColumns], name: str) -> StageColumns:
+    """The columns of the stage ``name``.
+
+    Raises:
+        NotFoundError: there is no such stage, or it keeps no state.
+    """
+    if name not in stages:
+        raise NotFoundError(f"there is no stage {name!r}; the job has {_names(stages)}")
+    if not stages[name].key:
+        stateful = [stage.stage for stage in stages.values() if stage.key]
+        raise NotFoundError(
+            f"stage {name!r} forwards a source and keeps no state; those that do are "
+            f"{_names(stateful)}"
+        )
+    return stages[name]
+
+
+def check_key(columns: StageColumns, asked: Collection[str], *, whole: bool = False) -> None:
+    """Refuse names that are not key columns of the stage.
+
+    Args:
+        columns: the stage.
+        asked: the names given.
+        whole: every key column must be among them.
+
+    Raises:
+        NotFoundError: naming what is unknown or missing.
+    """
+    has = f"stage {columns.stage!r} has the key columns {_names(columns.key)}"
+    unknown = [name for name in asked if name not in columns.key]
+    if unknown:
+        raise NotFoundError(f"{_names(unknown)} is no key column; {has}")
+    missing = [name for name in columns.key if name not in asked]
+    if whole and missing:
+        raise NotFoundError(f"the key lacks {_names(missing)}; {has}; a null is given as None")
+
+
+def no_checkpoint(
+    asked: int | None, facts: Collection[Fact], triggered: Collection[int]
+) -> NotFoundError:
+    """The error for a checkpoint that is not completed.
+
+    Args:
+        asked: its id; None if the newest completed one was wanted, and there is none.
+        facts: all terminal facts, and the deletions.
+        triggered: the ids of all barrier rows.
+    """
+    deleted = {f.checkpoint_id for f in facts if f.kind is FactKind.DELETED}
+    ends = (f.checkpoint_id for f in facts if f.kind is FactKind.COMPLETED)
+    completed = [n for n in ends if n not in deleted]
+    there = (
+        f"completed are {len(completed)} from {min(completed)} to {max(completed)}"
+        if completed
+        else "none of the completed ones is left"
+        if deleted
+        else "none has completed yet"
+    )
+    if asked is None:
+        return NotFoundError(f"there is no completed checkpoint; {len(triggered)} were triggered")
+    fact = next((f for f in facts if f.checkpoint_id == asked), None)
+    if fact is None and asked not in triggered:
+        return NotFoundError(f"checkpoint {asked} was never triggered; {there}")
+    if asked in deleted:
+        return NotFoundError(
+            f"checkpoint {asked} was deleted; {there} (spark.absflow.checkpoint.retained says how "
+            "many are kept)"
+        )
+    if status_of(asked, facts) is Status.PENDING:
+        return NotFoundError(f"checkpoint {asked} is pending; {there}")
+    reason = fact.reason if fact else None
+    why = f" ({reason.code}: {reason.sentence})" if reason else ""
+    return NotFoundError(f"checkpoint {asked} was aborted{why}; {there}")
+
+
+def no_stage_in_checkpoint(stage: str, checkpoint_id: int, has: Iterable[str]) -> NotFoundError:
+    """The error for a stage of the job that a completed checkpoint does not hold."""
+    return NotFoundError(
+        f"checkpoint {checkpoint_id} holds nothing of stage {stage!r}; it has {_names(has)}"
+    )
+
+
+def sentence_of(code: str | None) -> str | None:
+    """What people read for a reason's code; None for a code of another version."""
+    return next((r.sentence for r in FailureReason if r.code == code), None)
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names) or "none"

@@ -1,0 +1,301 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+from absflow.facts.columns import REFUSED
+from absflow.facts.driver_table import DriverTable
+from absflow.facts.records import (
+    compacted_of,
+    manifest_of,
+    millis,
+    stage_row,
+    timestamp,
+    written_savepoints,
+)
+from absflow.protocol.alignment_state import Barrier
+from absflow.protocol.checkpoints import (
+    TERMINAL,
+    Fact,
+    FactKind,
+    FailureReason,
+    Kind,
+    Manifest,
+    StageManifest,
+)
+from absflow.protocol.coordinator import machine
+from absflow.protocol.coordinator.messages import (
+    Action,
+    Policy,
+    RefuseRequest,
+    RootInput,
+    Topology,
+    Triggered,
+    WriteAbort,
+    WriteBarrier,
+)
+from absflow.protocol.coordinator.pending import Coordinator
+from absflow.protocol.recovery.attempts import Origin
+from absflow.protocol.recovery.savepoint_writer import WrittenSavepoint
+from absflow.protocol.retention.inventory import Compacted
+from absflow.protocol.retention.plan import shortened
+from absflow.storage.channel_state import channel_state
+from absflow.storage.files import Files
+from absflow.storage.layout import Layout
+
+__all__ = ["FactWriter"]
+
+
+class FactWriter:
+    """The driver's tables of one attempt, as the coordinator writes them."""
+
+    def __init__(
+        self,
+        barriers: DriverTable,
+        overtakes: DriverTable,
+        checkpoints: DriverTable,
+        attempt: int,
+        incarnation: int,
+        fingerprint: str,
+        files: Files,
+        layout: Layout,
+    ) -> None:
+        """Write for ``attempt`` as driver number ``incarnation``."""
+        self._files = files
+        self._layout = layout
+        self._barriers = barriers
+        self._overtakes = overtakes
+        self._checkpoints = checkpoints
+        self._attempt = attempt
+        self._incarnation = incarnation
+        self._fingerprint = fingerprint
+        names = ("absflow", "pyspark", "delta-spark")
+        self._versions = {name: version(name) for name in names}
+
+    def write_barrier(self, action: WriteBarrier) -> None:
+        """Append a trigger; root stages read it."""
+        barrier = action.barrier
+        self._barriers.append(
+            {
+                "attempt": self._attempt,
+                "checkpoint_id": barrier.checkpoint_id,
+                "base_id": barrier.base_id,
+                "completed_id": barrier.completed_id,
+                "kind": action.kind.value,
+                "request": action.request or None,
+                "triggered_at": timestamp(barrier.triggered_ms),
+            }
+        )
+
+    def write_end(self, root: RootInput, now_ms: int) -> None:
+        """Append the END of a root input."""
+        self._barriers.append(
+            {
+                "attempt": self._attempt,
+                "kind": Kind.END.value,
+                "stage": root.stage,
+                "input": root.name,
+                "triggered_at": timestamp(now_ms),
+            }
+        )
+
+    def write_abort(self, action: WriteAbort, now_ms: int) -> None:
+        """Release the blocked inputs, then state the fact: a fact without a release may hang."""
+        barrier = action.barrier
+        # After SUBSUMED every stage is past it.
+        if action.release and action.reason is not FailureReason.SUBSUMED:
+            self._overtakes.append(
+                {
+                    "attempt": self._attempt,
+                    "checkpoint_id": barrier.checkpoint_id,
+                    "kind": "ABORT",
+                    "at": timestamp(now_ms),
+                }
+            )
+        fact = self._fact(barrier.checkpoint_id, FactKind.ABORTED, barrier.triggered_ms, now_ms)
+        fact |= {"reason": action.reason.code, "cause": action.cause, "base_id": barrier.base_id}
+        self._checkpoints.append(fact | _asked(action.kind, action.request))
+
+    def write_overtake(self, barrier: Barrier, now_ms: int) -> None:
+        """Let a checkpoint overtake; every stage reads it."""
+        self._overtakes.append(
+            {
+                "attempt": self._attempt,
+                "checkpoint_id": barrier.checkpoint_id,
+                "kind": "OVERTAKE",
+                "base_id": barrier.base_id,
+                "completed_id": barrier.completed_id,
+                "triggered_at": timestamp(barrier.triggered_ms),
+                "at": timestamp(now_ms),
+            }
+        )
+
+    def write_refusal(self, action: RefuseRequest, now_ms: int) -> None:
+        """Answer a request that is not obeyed."""
+        self._checkpoints.append(
+            {
+                "kind": REFUSED,
+                "request": action.request,
+                "cause": action.why,
+                "attempt": self._attempt,
+                "incarnation": self._incarnation,
+                "ended_at": timestamp(now_ms),
+            }
+        )
+
+    def with_channel_state(self, manifest: Manifest) -> Manifest:
+        """The manifest with the rows that it has overtaken.
+
+        Raises:
+            StorageError: the log of a channel is not whole.
+        """
+        # The report of a stage that has ended is an older one; nothing was in flight when it ended.
+        n = manifest.checkpoint_id
+        parts = (
+            self._with_channel_state(s) if s.report.checkpoint_id == n else s
+            for s in manifest.stages
+        )
+        return replace(manifest, stages=tuple(parts))
+
+    def _with_channel_state(self, stage: StageManifest) -> StageManifest:
+        found = (
+            channel_state(
+                self._files.read,
+                self._layout.channel(name, self._attempt),
+                stage.report.stage,
+                name,
+                self._attempt,
+                position,
+                stage.report.checkpoint_id,
+            )
+            for name, position in stage.report.in_flight.items()
+        )
+        return replace(stage, in_flight=tuple(state for state in found if state is not None))
+
+    def write_completion(self, manifest: Manifest, now_ms: int) -> None:
+        """Commit the manifest: from here on the checkpoint exists."""
+        fact = self._fact(manifest.checkpoint_id, FactKind.COMPLETED, manifest.triggered_ms, now_ms)
+        fact |= {"base_id": manifest.base_id, "stages": [stage_row(s) for s in manifest.stages]}
+        fact["derived_from"] = manifest.derived_from
+        self._checkpoints.append(fact | _asked(manifest.kind, manifest.request))
+
+    def write_deleted(self, checkpoint_ids: Sequence[int], request: str, now_ms: int) -> None:
+        """State that these checkpoints are gone, in one commit, which answers ``request``."""
+        asked = {"request": request or None}
+        self._checkpoints.append(
+            *(self._retained(n, FactKind.DELETED, now_ms) | asked for n in checkpoint_ids)
+        )
+
+    def write_compacted(self, fact: Compacted, now_ms: int) -> None:
+        """State that a set stands for several."""
+        row = self._retained(fact.checkpoint_id, FactKind.COMPACTED, now_ms)
+        row |= {"stage": fact.stage, "set_id": fact.set_id, "replaces": list(fact.replaces)}
+        self._checkpoints.append(row)
+
+    def _retained(self, checkpoint_id: int, kind: FactKind, now_ms: int) -> dict[str, Any]:
+        return {
+            "checkpoint_id": checkpoint_id,
+            "kind": kind.value,
+            "attempt": self._attempt,
+            "incarnation": self._incarnation,
+            "ended_at": timestamp(now_ms),
+        }
+
+    def is_completed(self, checkpoint_id: int) -> bool:
+        """Whether the manifest is there after all; asked when its commit raised."""
+        return any(
+            row["checkpoint_id"] == checkpoint_id and row["kind"] == FactKind.COMPLETED.value
+            for row in self._checkpoints.rows()
+        )
+
+    def completed(self) -> tuple[dict[int, int], dict[int, WrittenSavepoint]]:
+        """The attempt of each completed checkpoint, by id, and those that were written by hand."""
+        done = FactKind.COMPLETED.value
+        rows = [row for row in self._checkpoints.rows() if row["kind"] == done]
+        return {row["checkpoint_id"]: row["attempt"] for row in rows}, written_savepoints(rows)
+
+    def recover(
+        self,
+        topology: Topology,
+        policy: Policy,
+        now_ms: int,
+        origin: Origin | None,
+        *,
+        full: bool,
+    ) -> tuple[Coordinator, tuple[Action, ...]]:
+        """The coordinator as the facts have it.
+
+        Args:
+            topology: the graph.
+            policy: the settings.
+            now_ms: the clock.
+            origin: the checkpoint that the attempt began with.
+            full: the attempt's first snapshots must be full ones.
+        """
+        rows = self._barriers.rows()
+        triggers = tuple(
+            Triggered(
+                Barrier(
+                    row["checkpoint_id"],
+                    row["base_id"],
+                    row["completed_id"],
+                    millis(row["triggered_at"]),
+                ),
+                Kind(row["kind"]),
+                row["request"] or "",
+                ours=row["attempt"] == self._attempt,
+            )
+            for row in rows
+            if row["kind"] != Kind.END.value
+        )
+        ended = {
+            RootInput(row["stage"], row["input"])
+            for row in rows
+            if row["kind"] == Kind.END.value and row["attempt"] == self._attempt
+        }
+        rows_there = self._checkpoints.rows()
+        terminal = [row for row in rows_there if row["kind"] in TERMINAL]
+        facts = tuple(
+            Fact(row["checkpoint_id"], FactKind(row["kind"]), request=row["request"] or "")
+            for row in terminal
+        )
+        return machine.recover(
+            topology,
+            policy,
+            now_ms,
+            triggers,
+            facts,
+            self._goes_on_from(rows_there, None if full else origin),
+            frozenset(ended),
+            floor=origin.checkpoint_id if origin else 0,
+        )
+
+    def _goes_on_from(self, rows: list[dict[str, Any]], origin: Origin | None) -> Manifest | None:
+        """The newest checkpoint that the attempt has taken, else the one that it began with."""
+        completed = [row for row in rows if row["kind"] == FactKind.COMPLETED.value]
+        # It does not go on from a savepoint that was written by hand and not restored.
+        mine = [r for r in completed if r["attempt"] == self._attempt and r["derived_from"] is None]
+        if origin is not None and not mine:
+            mine = [row for row in completed if row["checkpoint_id"] == origin.checkpoint_id]
+        newest = max(mine, key=lambda row: int(row["checkpoint_id"]), default=None)
+        return shortened(manifest_of(newest), compacted_of(rows)) if newest else None
+
+    def _fact(
+        self, checkpoint_id: int, kind: FactKind, triggered_ms: int, now_ms: int
+    ) -> dict[str, Any]:
+        return {
+            **self._retained(checkpoint_id, kind, now_ms),
+            "triggered_at": timestamp(triggered_ms),
+            "duration_ms": max(0, now_ms - triggered_ms),
+            "fingerprint": self._fingerprint,
+            "versions": list(self._versions.items()),
+        }
+
+
+def _asked(kind: Kind, request: str) -> dict[str, Any]:
+    """Who asked for a checkpoint, in its terminal fact."""
+    return {"type": kind.value, "request": request or None}

@@ -1,0 +1,99 @@
+"""When a checkpoint is triggered, and which stages it awaits.
+
+Rules of this file: pure functions of what :mod:`absflow.protocol.coordinator.pending` remembers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from absflow.errors import ProtocolViolation
+from absflow.protocol.alignment_state import Barrier
+from absflow.protocol.checkpoints import Kind
+from absflow.protocol.coordinator.messages import (
+    Action,
+    RefuseRequest,
+    RootInput,
+    SavepointRequested,
+    Topology,
+    WriteBarrier,
+)
+from absflow.protocol.coordinator.pending import Coordinator, Pending
+
+__all__ = ["all_exhausted", "live_stages", "next_trigger_ms", "trigger_due", "trigger_savepoint"]
+
+_Stepped = tuple[Coordinator, tuple[Action, ...]]
+
+
+def live_stages(topology: Topology, ended: frozenset[RootInput]) -> frozenset[str]:
+    """The stages that still have an input that has not ended."""
+    live: set[str] = set()
+    for stage, upstream in topology.upstream.items():
+        roots = {r for r in topology.roots if r.stage == stage}
+        if roots - ended or live.intersection(upstream):
+            live.add(stage)
+    return frozenset(live)
+
+
+def next_trigger_ms(state: Coordinator) -> int | None:
+    """When the clock may trigger a checkpoint; None while something else must happen first.
+
+    A pending savepoint takes one of the ``max_concurrent`` places: what is triggered behind it
+    could hardly complete before it.
+    """
+    if state.stopping or state.leaving or len(state.pending) >= state.policy.max_concurrent:
+        return None
+    if not live_stages(state.topology, state.ended):
+        return None
+    if all_exhausted(state):
+        # The final checkpoint does not wait for the clock; a second one is of no use.
+        mark = max(state.exhausted.values())
+        if any(n > mark for n in state.pending):
+            return None
+        if state.completed_id <= mark:
+            return 0
+        # Such a one has completed, but with rows in flight: the clock decides when to try again.
+    due = state.triggered_ms + state.policy.interval_ms
+    if state.completed_ms is not None:
+        due = max(due, state.completed_ms + state.policy.min_pause_ms)
+    return due
+
+
+def all_exhausted(state: Coordinator) -> bool:
+    """Whether no root input has anything left to read."""
+    return bool(state.topology.roots) and state.exhausted.keys() >= state.topology.roots
+
+
+def trigger_due(state: Coordinator, now_ms: int) -> _Stepped:
+    """Trigger a checkpoint if its time has come."""
+    due = next_trigger_ms(state)
+    tolerated = state.failures <= state.policy.tolerable_failed
+    if due is None or now_ms < due or not tolerated:
+        return state, ()
+    barrier = Barrier(state.next_id, state.completed_id, state.completed_id, now_ms)
+    pending = Pending(barrier, live_stages(state.topology, state.ended))
+    return _trigger(replace(state, triggered_ms=now_ms), pending)
+
+
+def trigger_savepoint(state: Coordinator, event: SavepointRequested) -> _Stepped:
+    """Trigger a savepoint at once, whatever is pending; a request that is pending is known."""
+    if not event.request:
+        raise ProtocolViolation("a savepoint was requested without a name for the request")
+    if any(pending.request == event.request for pending in state.pending.values()):
+        return state, ()
+    awaited = live_stages(state.topology, state.ended)
+    if state.stopping or not awaited:
+        why = "the job is stopping" if state.stopping else "every input has ended"
+        return state, (RefuseRequest(event.request, why),)
+    barrier = Barrier(state.next_id, 0, state.completed_id, event.now_ms)
+    pending = Pending(barrier, awaited, kind=Kind.SAVEPOINT, request=event.request, stop=event.stop)
+    return _trigger(state, pending)
+
+
+def _trigger(state: Coordinator, pending: Pending) -> _Stepped:
+    state = replace(
+        state,
+        next_id=state.next_id + 1,
+        pending={**state.pending, pending.barrier.checkpoint_id: pending},
+    )
+    return state, (WriteBarrier(pending.barrier, pending.kind, pending.request),)

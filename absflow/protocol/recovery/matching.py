@@ -1,0 +1,294 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from absflow.protocol.checkpoints import ChannelState, Manifest, StageManifest
+
+__all__ = ["Declared", "Fit", "StageFit", "fit", "table_of", "widens"]
+
+# What is lost by neither a cast nor a hash; the order within a row is from narrow to wide.
+_WIDER = (
+    ("int8", "int16", "int32", "int64"),
+    ("int8", "int16", "int32", "double"),
+    ("int8", "int16", "float", "double"),
+)
+
+
+_DECIMAL = re.compile(r"decimal128\((\d+), (\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class StageFit:
+    """How a stage of the job gets its state.
+
+    Attributes:
+        stage: its name.
+        source: the stage in the checkpoint; None if it begins empty.
+        lineage: the sets to read, oldest first.
+        keys: how many keys they hold.
+        changed: the state's columns, its key or its name are not what they were.
+        migrate: a declared migration gives the new state.
+        key_groups: then and now.
+        in_flight: rows on their way to the stage, each with the name of its input now.
+    """
+
+    stage: str
+    source: str | None
+    lineage: tuple[int, ...] = ()
+    keys: int = 0
+    changed: bool = False
+    migrate: bool = False
+    key_groups: tuple[int, int] = (0, 0)
+    in_flight: tuple[tuple[str, ChannelState], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a checkpoint fits a graph.
+
+    Attributes:
+        stages: in topological order.
+        positions: where each root input goes on, by source; a source without one begins anew.
+        differences: what has changed, in words.
+        problems: what forbids the restore, in words.
+    """
+
+    stages: tuple[StageFit, ...]
+    positions: Mapping[str, str]
+    differences: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What the author of the job has declared about its earlier forms.
+
+    Attributes:
+        renamed: the earlier name of a stage, by its name.
+        defaults: the state columns of a stage for which a default is declared.
+        migrated: the stages with a migration.
+        allow_dropped: ``restore.allow-dropped-state``.
+    """
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Collection[str]] = field(default_factory=dict)
+    migrated: Collection[str] = ()
+    allow_dropped: bool = False
+
+
+# A stage, or a whole graph, as :func:`absflow.graph.describe` says it.
+Described = Mapping[str, Any]
+
+
+def fit(manifest: Manifest, before: Described, now: Described, declared: Declared) -> Fit:
+    """Match the stages of a checkpoint with those of a graph.
+
+    Args:
+        manifest: the checkpoint.
+        before: the graph that wrote it, described.
+        now: the graph to restore, described.
+        declared: what its author says of the difference.
+    """
+    fitting = _Fitting(manifest, before, declared)
+    stages = tuple(fitting.stage(name, described) for name, described in now.items())
+    for name in before:
+        fitting.dropped(name)
+    positions = fitting.positions(now)
+    return Fit(stages, positions, tuple(fitting.differences), tuple(fitting.problems))
+
+
+@dataclass(slots=True)
+class _Fitting:
+    """A fit under way."""
+
+    manifest: Manifest
+    before: Described
+    declared: Declared
+    taken: dict[str, str] = field(default_factory=dict)
+    differences: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def stage(self, name: str, described: Described) -> StageFit:
+        """How the stage ``name`` gets its state."""
+        source = self.declared.renamed.get(name, name)
+        if source not in self.before and name in self.before:
+            source = name  # the checkpoint is of after the renaming
+        if source != name and source not in self.before:
+            self.problems.append(
+                f"stage {name!r} is declared as renamed from {source!r}, but the checkpoint has "
+                f"{sorted(self.before)}"
+            )
+        if source in self.taken:
+            self.problems.append(
+                f"stages {self.taken[source]!r} and {name!r} both take the state of {source!r}"
+            )
+        reported = self.manifest.stage(source)
+        if source not in self.before or reported is None:
+            self.differences.append(f"stage {name!r} is new: it begins without state")
+            return StageFit(name, None, key_groups=(0, described["key-groups"]))
+        self.taken[source] = name
+        old = self.before[source]
+        told = f"stage {name!r}"
+        if source != name:
+            told += f" (was {source!r})"
+            self.differences.append(f"stage {source!r} is now {name!r}")
+        groups = (old["key-groups"], described["key-groups"])
+        if groups[0] != groups[1]:
+            self.differences.append(f"{told}: {groups[0]} key groups become {groups[1]}")
+        other = (old["key"], old["state"]) != (described["key"], described["state"])
+        migrate = other and name in self.declared.migrated
+        if migrate:
+            self.differences.append(f"{told}: its state is migrated by its own function")
+        elif other:
+            self._columns(told, name, old, described)
+        keys = reported.report.keys_total
+        changed = other or source != name
+        in_flight = self._in_flight(told, reported, old, described)
+        return StageFit(
+            name, source, reported.lineage, keys, changed, migrate, groups, tuple(in_flight)
+        )
+
+    def _in_flight(
+        self, told: str, reported: StageManifest, old: Described, new: Described
+    ) -> Iterator[tuple[str, ChannelState]]:
+        """Rows that the checkpoint has overtaken need the input that they were on their way to."""
+        columns = {name: text for name, text, root, _ in old["inputs"] if not root}
+        now = {
+            self.declared.renamed.get(name, name): (name, text)
+            for name, text, root, _ in new["inputs"]
+            if not root
+        }
+        for state in reported.in_flight:
+            name, text = now.get(state.input, (state.input, None))
+            if text == columns[state.input]:
+                yield name, state
+                continue
+            is_ = "does not read any more" if text is None else f"reads as {_columns(text)}"
+            self.problems.append(
+                f"{told}: {state.rows} rows from {state.input!r} were in flight, "
+                f"{_columns(columns[state.input])}, which it {is_} now; restore a savepoint "
+                "or an aligned checkpoint, which have nothing in flight"
+            )
+
+    def _columns(self, told: str, name: str, old: Described, new: Described) -> None:
+        """Say how key and state columns differ, and what of that cannot be."""
+        if old["key"] != new["key"]:
+            self.problems.append(
+                f"{told}: the key was {_columns(old['key'])}, is {_columns(new['key'])}; give the "
+                "stage a migration (migrate=...) that makes the new key, or the old key"
+            )
+        was, now = dict(map(tuple, old["state"])), dict(map(tuple, new["state"]))
+        for column, type_ in now.items():
+            if column not in was:
+                self.differences.append(f"{told}: state column {column!r} ({type_}) is added")
+                if column not in self.declared.defaults.get(name, ()):
+                    self.problems.append(
+                        f"{told}: state column {column!r} is new and has no default; declare one "
+                        f"(defaults={{{column!r}: ...}}), or a migration"
+                    )
+            elif was[column] != type_ and widens(was[column], type_):
+                self.differences.append(
+                    f"{told}: state column {column!r} is widened from {was[column]} to {type_}"
+                )
+            elif was[column] != type_:
+                self.problems.append(
+                    f"{told}: state column {column!r} was {was[column]}, is {type_}, which does "
+                    "not hold every value of it; declare a migration, or keep the type"
+                )
+        for column in was:
+            if column not in now:
+                self.differences.append(f"{told}: state column {column!r} is dropped")
+        if was == now and list(was) != list(now):
+            self.differences.append(f"{told}: its state columns stand in another order")
+
+    def dropped(self, name: str) -> None:
+        """Say so if ``name`` is a stage of the checkpoint that no stage of now takes."""
+        reported = self.manifest.stage(name)
+        if name in self.taken or reported is None:
+            return
+        keys = reported.report.keys_total
+        self.differences.append(f"stage {name!r} is gone" + (f": {keys} keys" if keys else ""))
+        rows = sum(state.rows for state in reported.in_flight)
+        if rows and not self.declared.allow_dropped:
+            self.problems.append(
+                f"{rows} rows were in flight to stage {name!r}, which the job does not have; if "
+                "they may go, set spark.absflow.restore.allow-dropped-state to true, else restore "
+                "a savepoint or an aligned checkpoint"
+            )
+        if keys and not self.declared.allow_dropped:
+            self.problems.append(
+                f"the checkpoint has {keys} keys of stage {name!r}, which the job does not have; "
+                "if it was renamed, declare that (renamed_from=...), and if its state may go, set "
+                "spark.absflow.restore.allow-dropped-state to true"
+            )
+
+    def positions(self, now: Described) -> dict[str, str]:
+        """Where sources go on: by their names, for another stage may read them now."""
+        there = {
+            source: position
+            for stage in self.manifest.stages
+            for source, position in stage.report.positions.items()
+        }
+        read, wanted = _sources(self.before), _sources(now)
+        for name, format_ in wanted.items():
+            if name not in there:
+                self.differences.append(f"source {name!r} is new: it begins where its options say")
+            elif read.get(name, format_) != format_:
+                self.problems.append(
+                    f"source {name!r} was {read[name]}, is {format_}, and a position of the one "
+                    "says nothing about the other; give the new source another name, and let it "
+                    "begin by its own options where the old one ends"
+                )
+        self.differences.extend(
+            f"source {name!r} is no longer read" for name in read if name not in wanted
+        )
+        return {name: there[name] for name in wanted if name in there}
+
+
+def _columns(described: Sequence[Sequence[str]]) -> str:
+    return ", ".join(f"{name} {type_}" for name, type_ in described) or "none"
+
+
+def widens(old: str, new: str) -> bool:
+    """Whether the Arrow type ``new`` holds every value of ``old``, another one."""
+    if any(old in row and new in row and row.index(old) < row.index(new) for row in _WIDER):
+        return True
+    was, is_ = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
+    if not (was and is_):
+        return False
+    (digits, scale), (more, scale_now) = (tuple(map(int, m.groups())) for m in (was, is_))
+    return scale_now >= scale and more - scale_now >= digits - scale
+
+
+def _sources(described: Described) -> dict[str, str]:
+    """The format of each source."""
+    return {
+        name: format_
+        for stage in described.values()
+        for name, _, root, format_ in stage["inputs"]
+        if root
+    }
+
+
+def table_of(
+    stage: str, attempt: int, matched: StageFit | None, tables: Mapping[str, str], used: set[str]
+) -> str:
+    """The name of the state history that an attempt writes for a stage.
+
+    State of another form goes to another table: a table has one schema for all its rows.
+
+    Args:
+        stage: the stage.
+        attempt: the attempt.
+        matched: how it gets its state; None if the job begins, or is a fork.
+        tables: the names used by the attempt that wrote the checkpoint, by stage.
+        used: every name that an attempt under this root has used.
+    """
+    if matched is not None and matched.source is not None and not matched.changed:
+        return tables.get(matched.source, matched.source)
+    return stage if stage not in used else f"{stage}.{attempt}"

@@ -1,0 +1,79 @@
+"""A stage's alignment, made durable after every micro-batch that changed it.
+
+Not only the alignment: the positions of checkpoints that are still being aligned are kept with it,
+because a snapshot may come many batches after the barrier, in another life of the query.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from absflow.errors import StorageError
+from absflow.protocol import alignment_state
+from absflow.protocol.alignment_state import Alignment
+from absflow.storage.files import Files
+
+__all__ = ["AlignmentLog", "Arrived"]
+
+# A replay is of the newest batch at the earliest, so it needs the entry before that and no older.
+_KEPT = 2
+
+
+@dataclass(slots=True)
+class Arrived:
+    """What is known of a checkpoint between its first barrier and its snapshot.
+
+    Attributes:
+        at_ms: when the micro-batch began that brought the first barrier, ms since 1970 (UTC).
+        triggered_ms: when the coordinator triggered it.
+        positions: end offset per root input whose barrier has come.
+        held_rows: most rows held at once so far.
+        held_bytes: their bytes.
+    """
+
+    at_ms: int
+    triggered_ms: int
+    positions: dict[str, str] = field(default_factory=dict)
+    held_rows: int = 0
+    held_bytes: int = 0
+
+
+class AlignmentLog:
+    """One file per micro-batch that changed the alignment, in a directory of its own."""
+
+    def __init__(self, files: Files, directory: str, first: Alignment) -> None:
+        """Keep the log in ``directory`` of a stage that begins the attempt with ``first``."""
+        self._files = files
+        self._directory = directory
+        self._first = first
+        self._batches: list[int] = []
+
+    def load(self, batch_id: int) -> tuple[Alignment, dict[int, Arrived]]:
+        """What was saved by the last batch before ``batch_id``; the start if there is none.
+
+        Raises:
+            StorageError: if a file is gone that was there a moment ago.
+        """
+        names = self._files.names(self._directory)
+        self._batches = sorted(int(name) for name in names if name.isdecimal())
+        before = [n for n in self._batches if n < batch_id]
+        if not before:
+            return self._first, {}
+        path = f"{self._directory}/{before[-1]}"
+        text = self._files.read(path)
+        if text is None:
+            raise StorageError(f"{path!r} is gone; restore the job")
+        state, _, arrived = text.partition("\n")
+        notes = json.loads(arrived).items()
+        return alignment_state.from_json(state), {int(n): Arrived(**note) for n, note in notes}
+
+    def save(self, batch_id: int, state: Alignment, arrived: Mapping[int, Arrived]) -> None:
+        """Put the state after ``batch_id`` in place; a replay writes the same again."""
+        notes = json.dumps({n: asdict(note) for n, note in arrived.items()})
+        path = f"{self._directory}/{batch_id}"
+        self._files.write(path, f"{alignment_state.to_json(state)}\n{notes}")
+        self._batches = [n for n in self._batches if n != batch_id] + [batch_id]
+        while len(self._batches) > _KEPT:
+            self._files.delete(f"{self._directory}/{self._batches.pop(0)}")

@@ -1,0 +1,89 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from absflow.columnar.stage import StageSpec
+from absflow.errors import ProtocolViolation
+from absflow.protocol import alignment_state
+from absflow.protocol.alignment_state import Alignment
+
+__all__ = ["BatchTimes", "StageOutcome", "merge_reports"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageOutcome:
+    """The REPORT pages of one stage in one batch, put together over the key groups.
+
+    Attributes:
+        after: the alignment after the batch.
+        arrived: input, checkpoint and trigger time of each barrier that came.
+        skipped: checkpoints that will not be snapshotted, for a newer one came first.
+        snapshots: by checkpoint the sums of :class:`absflow.columnar.stage.Snapshot`.
+        held: rows and bytes held, by key group.
+    """
+
+    after: Alignment
+    arrived: tuple[tuple[str, int, int], ...]
+    skipped: frozenset[int]
+    snapshots: dict[int, tuple[int, int, int, int]]
+    held: dict[int, tuple[int, int]]
+
+    @property
+    def changed(self) -> list[int]:
+        """The checkpoints whose snapshots hold anything, rising."""
+        return sorted(n for n, (rows, *_) in self.snapshots.items() if rows)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTimes:
+    """Of one micro-batch.
+
+    Attributes:
+        started_ms: when it began, ms since 1970 (UTC).
+        sync_ms: how long it took to put snapshots aside, or into the history, and the alignment.
+        commit_ms: how long its commits took.
+    """
+
+    started_ms: int
+    sync_ms: int
+    commit_ms: int
+
+
+def merge_reports(spec: StageSpec, reports: Sequence[tuple[int, str]]) -> StageOutcome:
+    """Put the key groups' reports together.
+
+    Args:
+        spec: the stage.
+        reports: key group and payload of its REPORT pages, one at least.
+
+    Raises:
+        ProtocolViolation: if two key groups came to different alignments: they saw different
+            control rows, so their snapshots would not be one cut.
+    """
+    parsed = {key_group: json.loads(payload) for key_group, payload in reports}
+    controlled = {g: r for g, r in parsed.items() if r["arrived"] or r["snapshots"]}
+    texts = {r["alignment"] for r in parsed.values()}
+    if len(texts) != 1 or (controlled and len(controlled) != spec.key_groups):
+        raise ProtocolViolation(
+            f"stage {spec.name!r}: {len(controlled)} of {spec.key_groups} key groups met the "
+            f"batch's control rows and they came to {len(texts)} alignments, but all must meet the "
+            f"same rows; states {sorted(texts)[:3]}"
+        )
+    snapshots: dict[int, list[int]] = {}
+    for report in parsed.values():
+        for checkpoint_id, *numbers in report["snapshots"]:
+            total = snapshots.setdefault(checkpoint_id, [0, 0, 0, 0])
+            for place, number in enumerate(numbers):
+                total[place] += number
+    arrived: list[tuple[str, int, int]] = next((r["arrived"] for r in controlled.values()), [])
+    return StageOutcome(
+        after=alignment_state.from_json(texts.pop()),
+        arrived=tuple((name, number, ms) for name, number, ms in arrived),
+        skipped=frozenset(n for r in parsed.values() for n in r["skipped"]),
+        snapshots={n: (t[0], t[1], t[2], t[3]) for n, t in snapshots.items()},
+        held={g: (r["held_rows"], r["held_bytes"]) for g, r in parsed.items()},
+    )

@@ -1,0 +1,49 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from absflow.protocol import alignment_state
+from absflow.protocol.alignment_state import Alignment
+from absflow.spark.worker.stage_call import alignment_property
+from absflow.storage.session import conf_set
+
+__all__ = ["set_alignments", "start_query"]
+
+_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
+
+
+_STARTING = threading.Lock()
+
+
+def set_alignments(spark: SparkSession, before: Mapping[str, Alignment]) -> None:
+    """Let the tasks of a batch know the alignment of each stage before it.
+
+    Called on the thread that runs the batch: Spark hands the properties of a thread to every task
+    of every job of it.
+    """
+    for stage, value in before.items():
+        spark.sparkContext.setLocalProperty(
+            alignment_property(stage), alignment_state.to_json(value)
+        )
+
+
+def start_query(
+    writer: DataStreamWriter, spark: SparkSession, chain: Sequence[str]
+) -> StreamingQuery:
+    """Start the query of a chain.
+
+    Spark refuses two such operators in one query, because it could not pass a watermark through
+    both; there is none here. The setting belongs to the session, so it is changed for this one
+    start only, and one start at a time.
+    """
+    if len(chain) == 1:
+        return writer.start()
+    with _STARTING, conf_set(spark, _CHECK, "false"):
+        return writer.start()

@@ -1,0 +1,194 @@
+"""The coordinator on the driver: steps of the pure machine, and its actions out to the tables."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from absflow.errors import JobFailedError, StorageError
+from absflow.facts.writer import FactWriter
+from absflow.protocol.alignment_state import Barrier
+from absflow.protocol.checkpoints import (
+    FailureReason,
+    Manifest,
+)
+from absflow.protocol.coordinator import machine, triggers
+from absflow.protocol.coordinator.messages import (
+    Action,
+    CheckpointFailed,
+    CompletionWritten,
+    DiscardReport,
+    Event,
+    FailJob,
+    FinishJob,
+    LineageCompacted,
+    RefuseRequest,
+    StopJob,
+    TriggerWritten,
+    WriteAbort,
+    WriteBarrier,
+    WriteCompletion,
+    WriteEnd,
+    WriteOvertake,
+)
+from absflow.protocol.coordinator.pending import Coordinator
+from absflow.protocol.load import Load
+from absflow.protocol.retention.inventory import Compacted
+
+__all__ = ["Answer", "CoordinatorDriver"]
+
+_LOG = logging.getLogger(__name__)
+
+
+_LONGEST_WAIT_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What has become of a request.
+
+    Attributes:
+        request: the request.
+        checkpoint_id: the savepoint; 0 if none was triggered.
+        failed: why there is none; empty if it has completed.
+    """
+
+    request: str
+    checkpoint_id: int
+    failed: str = ""
+
+
+class CoordinatorDriver:
+    """Steps the coordinator and does what it asks for; used by one thread."""
+
+    def __init__(self, tables: FactWriter, state: Coordinator, now_ms: Callable[[], int]) -> None:
+        """Go on from ``state``; ``now_ms`` is the clock."""
+        self._tables = tables
+        self._now_ms = now_ms
+        # Called with every checkpoint that completes, and with the answer to every request.
+        self.on_completed: Callable[[int], None] = lambda _: None
+        self.on_answer: Callable[[Answer], None] = lambda _: None
+        # What a stage is doing when a checkpoint completes.
+        self.load_of: Callable[[str], Load | None] = lambda _: None
+        self.state = state
+        self.completed_count = 0
+        self.finished_checkpoint: int | None = None
+        self.failure: JobFailedError | None = None
+
+    def begin(self, actions: tuple[Action, ...]) -> None:
+        """Do what :func:`absflow.protocol.coordinator.machine.recover` asked for."""
+        for action in actions:
+            self._do(action)
+
+    def handle(self, event: Event) -> bool:
+        """Take one event and all that follows from it; whether the job is to stop.
+
+        Raises:
+            StorageError: if a fact that must be written cannot be.
+        """
+        waiting = [event]
+        stop = False
+        while waiting:
+            self.state, actions = machine.step(self.state, waiting.pop(0))
+            for action in actions:
+                stop = stop or isinstance(action, StopJob)
+                waiting.extend(self._do(action))
+        return stop
+
+    def write_deleted(self, checkpoint_ids: Sequence[int], request: str = "") -> None:
+        """Write what retention decided, or somebody asked for; raises as :meth:`handle`."""
+        self._tables.write_deleted(checkpoint_ids, request, self._now_ms())
+
+    def write_refusal(self, request: str, why: str) -> None:
+        """Answer a request of which the coordinator knows nothing; raises as :meth:`handle`."""
+        self._tables.write_refusal(RefuseRequest(request, why), self._now_ms())
+
+    def write_compacted(self, fact: Compacted) -> None:
+        """Write what retention did; raises as :meth:`handle`."""
+        # First, for the set is whole, and a manifest may name it whether or not the fact lands.
+        self.handle(LineageCompacted(fact))
+        self._tables.write_compacted(fact, self._now_ms())
+
+    def wait_ms(self) -> int:
+        """How long nothing will have to be done if nothing happens."""
+        due = triggers.next_trigger_ms(self.state)
+        if due is None:
+            return _LONGEST_WAIT_MS
+        return min(max(due - self._now_ms(), 0), _LONGEST_WAIT_MS)
+
+    def _do(self, action: Action) -> list[Event]:
+        """Carry out one action; what comes of it goes back into the machine."""
+        _LOG.info("coordinator: %s", action)
+        match action:
+            case WriteBarrier():
+                return [self._trigger(action)]
+            case WriteOvertake(barrier):
+                return self._overtake(barrier)
+            case WriteCompletion(manifest):
+                return [self._complete(manifest)]
+            case WriteAbort():
+                self._tables.write_abort(action, self._now_ms())
+                if action.request:
+                    why = f"{action.reason.code}: {action.reason.sentence}"
+                    why += f" ({action.cause})" if action.cause else ""
+                    self._answer(action.request, action.barrier.checkpoint_id, why)
+            case RefuseRequest(request, why):
+                self._tables.write_refusal(action, self._now_ms())
+                self._answer(request, 0, why)
+            case WriteEnd(root):
+                self._tables.write_end(root, self._now_ms())
+            case DiscardReport(checkpoint_id, stage, why):
+                _LOG.warning(
+                    "report of %s for checkpoint %d discarded: %s", stage, checkpoint_id, why.value
+                )
+            case FailJob(failures, cause):
+                self.failure = JobFailedError(
+                    f"{failures} checkpoints failed in a row, more than "
+                    f"spark.absflow.checkpoint.tolerable-failed allows; the last: {cause}. Nothing "
+                    "is lost: mend the cause and start the job again"
+                )
+            case FinishJob(checkpoint_id):
+                self.finished_checkpoint = checkpoint_id
+            case StopJob():
+                pass
+        return []
+
+    def _answer(self, request: str, checkpoint_id: int, failed: str = "") -> None:
+        self.on_answer(Answer(request, checkpoint_id, failed))
+
+    def _trigger(self, action: WriteBarrier) -> Event:
+        barrier = action.barrier
+        try:
+            self._tables.write_barrier(action)
+        except StorageError as error:
+            return CheckpointFailed(barrier.checkpoint_id, FailureReason.TRIGGER_FAILED, str(error))
+        return TriggerWritten(barrier.checkpoint_id)
+
+    def _overtake(self, barrier: Barrier) -> list[Event]:
+        try:
+            self._tables.write_overtake(barrier, self._now_ms())
+        except StorageError as error:
+            reason = FailureReason.TRIGGER_FAILED
+            return [CheckpointFailed(barrier.checkpoint_id, reason, str(error))]
+        return []
+
+    def _with_load(self, manifest: Manifest) -> Manifest:
+        stages = (replace(s, load=self.load_of(s.report.stage)) for s in manifest.stages)
+        return replace(manifest, stages=tuple(stages))
+
+    def _complete(self, manifest: Manifest) -> Event:
+        checkpoint_id = manifest.checkpoint_id
+        try:
+            manifest = self._tables.with_channel_state(self._with_load(manifest))
+            self._tables.write_completion(manifest, self._now_ms())
+        except StorageError as error:
+            # The commit may have landed all the same; only the table knows.
+            if not self._tables.is_completed(checkpoint_id):
+                return CheckpointFailed(checkpoint_id, FailureReason.FINALIZE_FAILED, str(error))
+        self.completed_count += 1
+        self.on_completed(checkpoint_id)
+        if manifest.request:
+            self._answer(manifest.request, checkpoint_id)
+        in_flight = sum(state.rows for stage in manifest.stages for state in stage.in_flight)
+        return CompletionWritten(checkpoint_id, self._now_ms(), in_flight)

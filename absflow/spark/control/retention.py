@@ -1,0 +1,327 @@
+"""Retention on the driver: what :mod:`absflow.protocol.retention.plan` plans is done, beside the job.
+
+One thread makes a plan after a checkpoint has completed, and carries it out action by action. It
+writes no facts itself: it asks the thread that owns the driver's tables to write them, and waits.
+Every plan is made from what is there, so what a kill or an error leaves undone is in the next one.
+Who asks for a deletion (:mod:`absflow.protocol.retention.deletion`) is answered before a plan is made, and
+waits for no checkpoint.
+
+When files go. A DELETE takes a set or an epoch out of a table at once, by its partition column, so
+that it rewrites nothing and meets no concurrent append. Its files go with a later VACUUM, so that
+a reader that had opened the table before can end: of a channel, which only its stages read, after
+an hour, of other tables after a day (``delta.deletedFileRetentionDuration``, set at creation;
+another RETAIN than 0 would be ignored). The VACUUM is a LITE one, which takes only files that the
+log says were removed, so never those of an append that is not committed yet. Where a log does not
+go back far enough for that, a full one spares what is younger than the same time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field, replace
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from absflow.errors import FencedError, StorageError
+from absflow.facts.fence import Fence
+from absflow.facts.inventory import JobInventory, gather
+from absflow.facts.spark_reader import SparkStorageReader
+from absflow.protocol.retention.deletion import Deletion, obey
+from absflow.protocol.retention.inventory import (
+    Action,
+    Compact,
+    Compacted,
+    DeleteEpochs,
+    DeleteManifest,
+    DeleteSets,
+    DropChannels,
+    DropPositions,
+    DropWorkingDirectory,
+    Inventory,
+    RetentionPolicy,
+)
+from absflow.protocol.retention.plan import plan
+from absflow.spark.control.effects import CoordinatorDriver
+from absflow.spark.model import JobSpec
+from absflow.storage import history_sql, state_history
+from absflow.storage.delta import tables
+from absflow.storage.files import Files
+from absflow.storage.layout import Layout
+
+__all__ = ["FactWanted", "Retention"]
+
+_LOG = logging.getLogger(__name__)
+
+
+_GROUP = "absflow-retention"
+
+
+# Seconds without a plan before the first and between two. What goes a minute later costs little, a
+# plan costs a look at every table.
+EVERY = 60.0
+
+
+# A plan that took a second is followed by at least this many seconds without one.
+REST = 9.0
+
+
+# Behind each VACUUM; tests let files go at once.
+RETAIN = ""
+
+
+# Seconds from one VACUUM of a table to the next.
+VACUUM_EVERY = 1200.0
+
+
+# Files of a table of facts, one or more for each commit, at which they are put together.
+MANY_FILES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class FactWanted:
+    """A wish of retention to the thread that owns the driver's tables.
+
+    Attributes:
+        deleted: checkpoints whose DELETED facts are to be written.
+        request: what their deletion answers; empty if retention decided it.
+        refused: why this request is refused, to be written in the place of them.
+        compacted: a COMPACTED fact to be written.
+        written: gets the outcome.
+    """
+
+    deleted: Sequence[int] = ()
+    request: str = ""
+    refused: str = ""
+    compacted: Compacted | None = None
+    written: Future[None] = field(default_factory=Future)
+
+    def write(self, coordinator: CoordinatorDriver) -> None:
+        """Write the facts; on the thread that owns the tables.
+
+        Raises:
+            FencedError: there is a newer driver. Any other error only the waiting thread gets: the
+                job goes on.
+        """
+        try:
+            if self.deleted:
+                coordinator.write_deleted(self.deleted, self.request)
+            if self.refused:
+                coordinator.write_refusal(self.request, self.refused)
+            if self.compacted is not None:
+                coordinator.write_compacted(self.compacted)
+        except StorageError as error:
+            self.written.set_exception(error)
+        else:
+            self.written.set_result(None)
+
+
+class _ClosedError(Exception):
+    """The job is being stopped."""
+
+
+class Retention:
+    """The background thread; lives as long as the driver's run of the job."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        job: JobSpec,
+        layout: Layout,
+        fence: Fence,
+        tell: Callable[[FactWanted], None],
+    ) -> None:
+        """Start the thread, which waits for a checkpoint.
+
+        Args:
+            spark: the session.
+            job: the job.
+            layout: where things lie.
+            fence: asked before anything is deleted.
+            tell: asks for a fact to be written; must not block.
+        """
+        # A session of its own: short retentions are for absflow's tables only.
+        self._spark = spark.newSession()
+        self._spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        # A full VACUUM lists with so many tasks, by default 10,000.
+        self._spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
+        self._files = Files(self._spark)
+        self._layout = layout
+        settings = job.settings
+        self._policy = RetentionPolicy(settings.checkpoint_retained, settings.lineage_max_sets)
+        self._sinks = job.graph.published
+        self._fence = fence
+        self._tell = tell
+        self._started = time.monotonic()
+        self._vacuumed: dict[str, float] = {}
+        self._deletions: deque[Deletion] = deque()  # an answered one is taken out by the thread
+        self._asked = threading.Event()
+        self._news = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=_GROUP, daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Say that a checkpoint has completed."""
+        self._news.set()
+
+    def delete(self, deletion: Deletion) -> None:
+        """Take a request, which may have its answer; what is not answered here stands."""
+        self._deletions.append(deletion)
+        self._asked.set()
+        self._news.set()
+
+    def close(self) -> None:
+        """End the thread, in the middle of a plan if there is one."""
+        self._closing.set()
+        self._asked.set()
+        self._news.set()
+        while self._thread.is_alive():
+            # Again, for it may have been between two Spark jobs.
+            self._spark.sparkContext.cancelJobGroup(_GROUP)
+            self._thread.join(0.2)
+
+    def _run(self) -> None:
+        self._spark.sparkContext.setJobGroup(_GROUP, "retention")
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", _GROUP)
+        pause = EVERY
+        while True:
+            # No pause for a person who waits.
+            if not self._asked.wait(pause):
+                self._news.wait()
+            self._asked.clear()
+            self._news.clear()
+            if self._closing.is_set():
+                return
+            started = time.monotonic()
+            try:
+                self._clean()
+            except (_ClosedError, FencedError):
+                return  # a fenced driver stops, and its own thread says why
+            except Exception as error:  # whatever it is, the job goes on without retention
+                if not self._closing.is_set():
+                    _LOG.warning(
+                        "retention failed, and what should be deleted stays; it is tried again "
+                        "after the next checkpoint: %s",
+                        error,
+                        exc_info=True,
+                    )
+            pause = max(EVERY, REST * (time.monotonic() - started))
+
+    def _clean(self) -> None:
+        self._check_open()
+        stock = gather(SparkStorageReader(self._spark), self._layout, self._sinks)
+        actions = plan(self._obey(stock.inventory), self._policy)
+        deleted = [a.checkpoint_id for a in actions if isinstance(a, DeleteManifest)]
+        if deleted:
+            self._write(FactWanted(deleted=deleted))
+        for action in actions:
+            self._check_open()
+            self._fence.check()
+            self._do(action, stock)
+        self._tidy(stock)
+
+    def _obey(self, there: Inventory) -> Inventory:
+        """Answer all who want something deleted; what is there then."""
+        asked = tuple(self._deletions)
+        if not asked:
+            return there
+        requests = [deletion.request for deletion in asked]
+        shelf = SparkStorageReader(self._spark)
+        rows = shelf.rows(self._layout.checkpoints, ["request"], ("request", requests))
+        for verdict in obey(there, asked, {row["request"] for row in rows}):
+            _LOG.info("retention: %s", verdict)
+            self._write(FactWanted(verdict.delete, verdict.request, verdict.refused))
+            there = replace(there, deleted=there.deleted.union(verdict.delete))
+        for _ in asked:
+            self._deletions.popleft()
+        return there
+
+    def _do(self, action: Action, stock: JobInventory) -> None:
+        layout = self._layout
+        if not isinstance(action, DeleteManifest):
+            _LOG.info("retention: %s", action)
+        match action:
+            case DeleteManifest():
+                pass  # all of them were written first, in one commit
+            case Compact(fact):
+                self._compact(fact, stock)
+                self._write(FactWanted(compacted=fact))
+            case DeleteSets(stage, set_ids):
+                for table, there in stock.sets[stage].items():
+                    if surplus := there.intersection(set_ids):
+                        ids = ", ".join(str(n) for n in sorted(surplus))
+                        self._delete(layout.state(table), f"set_id IN ({ids})")
+            case DeleteEpochs(stage, attempt, upto):
+                self._delete(layout.channel(stage, attempt), f"_epoch <= {upto}")
+            case DropChannels(attempt):
+                for stage in self._files.names(layout.channels):
+                    self._files.delete(layout.channel(stage, attempt))
+            case DropWorkingDirectory(attempt):
+                self._files.delete(layout.work(attempt))
+            case DropPositions(attempt):
+                self._files.delete(layout.positions_of(attempt))
+
+    def _compact(self, fact: Compacted, stock: JobInventory) -> None:
+        """Write the set in one commit, unless it is there; twice would be the same as once."""
+        columns = stock.columns(fact.stage, fact.checkpoint_id)
+        if fact.set_id in stock.sets[fact.stage][columns.table]:
+            return
+        path = self._layout.state(columns.table)
+        history = tables.read(self._spark, path)
+        rows = history.where(F.col("set_id").isin(*fact.replaces))
+        live = state_history.live_rows(rows, columns.key, fact.replaces)
+        ids = {"set_id": fact.set_id, "checkpoint_id": fact.checkpoint_id}
+        own = {name: F.lit(number).cast("long") for name, number in ids.items()}
+        names = (own.get(n, F.col(history_sql.quoted(n))).alias(n) for n in history.columns)
+        write = live.select(*names).write.format("delta").mode("overwrite")
+        write.option("replaceWhere", f"set_id = {fact.set_id}").save(path)
+
+    def _delete(self, table: str, where: str) -> None:
+        self._spark.sql(f"DELETE FROM {history_sql.table(table)} WHERE {where}")
+
+    def _tidy(self, stock: JobInventory) -> None:
+        """Remove files that tables do not hold any more, and put small ones together."""
+        layout, there = self._layout, stock.inventory
+        facts = [layout.attempts, layout.barriers, layout.overtakes, layout.checkpoints]
+        channels = [
+            layout.channel(c.stage, c.attempt) for c in there.channels if c.attempt == there.attempt
+        ]
+        histories = [layout.state(table) for by_table in stock.sets.values() for table in by_table]
+        for table in (*facts, *channels, *histories):
+            now = time.monotonic()
+            if now < self._vacuumed.get(table, self._started) + VACUUM_EVERY:
+                continue
+            self._check_open()
+            if table in facts and len(tables.read(self._spark, table).inputFiles()) > MANY_FILES:
+                # Streams read on over this: it changes no row, and Delta says so in its log.
+                self._spark.sql(f"OPTIMIZE {history_sql.table(table)}")
+            self._vacuum(table)
+            self._vacuumed[table] = now
+
+    def _vacuum(self, table: str) -> None:
+        try:
+            self._spark.sql(f"VACUUM {history_sql.table(table)} LITE {RETAIN}")
+        except PySparkException as error:
+            if error.getCondition() != "DELTA_CANNOT_VACUUM_LITE":
+                raise
+            self._spark.sql(f"VACUUM {history_sql.table(table)} FULL {RETAIN}")
+
+    def _write(self, wanted: FactWanted) -> None:
+        self._tell(wanted)
+        while True:
+            try:
+                return wanted.written.result(timeout=0.5)
+            except FutureTimeoutError:
+                self._check_open()
+
+    def _check_open(self) -> None:
+        if self._closing.is_set():
+            raise _ClosedError

@@ -1,0 +1,72 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from absflow.columnar.stage import StageSpec
+from absflow.graph import Graph
+from absflow.settings import Settings
+from absflow.sinks import Sink
+
+__all__ = ["ControlStart", "JobSpec", "query_name", "source_index"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A job that has been checked and can be started.
+
+    Attributes:
+        graph: its graph.
+        settings: its settings.
+        frames: the frame of each source.
+        sinks: by name.
+    """
+
+    graph: Graph
+    settings: Settings
+    frames: Mapping[str, DataFrame]
+    sinks: Mapping[str, Sink]
+
+    def prepare_sinks(self, spark: SparkSession) -> None:
+        """See that each sink can be used; :meth:`absflow.Sink.prepare`.
+
+        Raises:
+            GraphError: a sink's table is another one.
+        """
+        for name, node in self.graph.sinks.items():
+            self.sinks[name].prepare(spark, self.graph.stages[node.stage].output)
+
+    def immediate_sinks(self, stage: str) -> dict[str, Sink]:
+        """The sinks that a stage's batches write, by name."""
+        return {
+            node.name: self.sinks[node.name]
+            for node in self.graph.sinks.values()
+            if node.stage == stage and not node.on_checkpoint
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ControlStart:
+    """From which versions on an attempt reads the control tables; older rows are of others.
+
+    Attributes:
+        barriers: version of ``barriers``.
+        overtakes: version of ``overtakes``.
+    """
+
+    barriers: int
+    overtakes: int
+
+
+def source_index(spec: StageSpec, name: str) -> int:
+    """The place of an input of a chain's first stage among the plan's sources."""
+    return spec.order(name)
+
+
+def query_name(job: str, chain: Sequence[str]) -> str:
+    """The name of a chain's query, as Spark's progress has it."""
+    return f"{job}/{'+'.join(chain)}"

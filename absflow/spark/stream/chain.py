@@ -1,0 +1,170 @@
+"""The streaming plan of one query: sources, channels and control tables to pages of its last stage.
+
+A query runs a chain of stages, nearly always of one: the first reads what there is to read, each
+other the pages of the one before. The order of the plan's sources is fixed (the first stage's
+inputs as declared, then ``barriers`` if it has a root input, then ``overtakes``; then, of each
+stage, the restored state if the attempt began with any), because Spark's offset log knows a source
+by its place only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+
+from pyspark.sql import DataFrame, GroupedData, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupStateTimeout
+
+from absflow.columnar.stage import StageSpec
+from absflow.settings import Settings
+from absflow.spark.model import ControlStart, JobSpec
+from absflow.spark.stream.pages import (
+    PAGE_TYPE,
+    barrier_pages,
+    data_pages,
+    overtake_pages,
+    pages_in,
+)
+from absflow.spark.worker.packing import packer_for
+from absflow.spark.worker.stage_call import stage_function
+from absflow.storage.files import Files
+from absflow.storage.layout import Layout
+from absflow.storage.state_files import MountedStateFiles
+
+__all__ = ["by_range", "chain_pages", "restored_pages"]
+
+_RANGE = "key_group_range"
+
+
+_STATE_DDL = "key_groups binary"
+
+
+def chain_pages(
+    spark: SparkSession,
+    job: JobSpec,
+    chain: Sequence[str],
+    layout: Layout,
+    attempt: int,
+    control: ControlStart,
+    ranges: Mapping[str, Sequence[int]],
+    *,
+    restored: bool,
+) -> DataFrame:
+    """The stream of pages that the last stage of a chain emits; runs in a streaming query only.
+
+    Args:
+        spark: the session.
+        job: the job.
+        chain: its stages, upstream first.
+        layout: where things lie.
+        attempt: the job's attempt.
+        control: where the attempt begins in the control tables.
+        ranges: of each stage, the keys by which Spark knows its key-group ranges
+            (:func:`choose_ranges`).
+        restored: the attempt began with a checkpoint.
+    """
+    parts = _first_parts(spark, job, job.graph.stages[chain[0]], layout, attempt, control)
+    return _chained(spark, job, chain, layout, attempt, parts, ranges, restored=restored)
+
+
+def _first_parts(
+    spark: SparkSession,
+    job: JobSpec,
+    spec: StageSpec,
+    layout: Layout,
+    attempt: int,
+    control: ControlStart,
+) -> list[DataFrame]:
+    """What the first stage of a chain reads, as pages."""
+    parts = []
+    for given in spec.inputs:
+        if given.root:
+            rows = job.frames[given.name]
+        else:
+            bytes_per_trigger = job.settings.channel_max_bytes_per_trigger
+            rows = _channel(spark, layout.channel(given.name, attempt), bytes_per_trigger)
+        parts.append(data_pages(rows, spec, given.name))
+    roots = [given.name for given in spec.inputs if given.root]
+    if roots:
+        table = _control_table(spark, layout.barriers, control.barriers)
+        parts.append(barrier_pages(table, spec, roots, attempt))
+    table = _control_table(spark, layout.overtakes, control.overtakes)
+    parts.append(overtake_pages(table, spec, attempt))
+    return parts
+
+
+def _chained(
+    spark: SparkSession,
+    job: JobSpec,
+    chain: Sequence[str],
+    layout: Layout,
+    attempt: int,
+    parts: list[DataFrame],
+    ranges: Mapping[str, Sequence[int]],
+    *,
+    restored: bool,
+) -> DataFrame:
+    """The stages of a chain one behind the other, the first on ``parts``."""
+    stages = [job.graph.stages[name] for name in chain]
+    for spec, behind in zip(stages, [*stages[1:], None], strict=True):
+        if restored:
+            parts.append(pages_in(spark, layout.restored(spec.name, attempt)))
+        files = _state_files(spark, job.settings, layout, spec.name, attempt)
+        pages = reduce(DataFrame.union, parts)
+        grouped = by_range(pages, spec.key_groups, ranges[spec.name])
+        run = stage_function(
+            spec, files, None if behind is None else packer_for(behind, behind.inputs[0])
+        )
+        parts = [
+            grouped.applyInPandasWithState(
+                run, PAGE_TYPE, _STATE_DDL, "append", GroupStateTimeout.NoTimeout
+            )
+        ]
+    (pages,) = parts
+    return pages
+
+
+def by_range(pages: DataFrame, key_groups: int, ranges: Sequence[int]) -> GroupedData:
+    """The pages of so many key groups, by their range; ``ranges`` is of :func:`choose_ranges`."""
+    place = f"key_group * {len(ranges)} div {key_groups}"
+    key_group_range = F.array(*map(F.lit, ranges))[F.expr(f"int({place})")]
+    return pages.withColumn(_RANGE, key_group_range).groupBy(_RANGE)
+
+
+def restored_pages(
+    spark: SparkSession,
+    job: JobSpec,
+    chain: Sequence[str],
+    layout: Layout,
+    attempt: int,
+    ranges: Mapping[str, Sequence[int]],
+) -> DataFrame:
+    """The chain's stream for the batch that restores its state: nothing in any other source."""
+    first = job.graph.stages[chain[0]]
+    others = len(first.inputs) + any(given.root for given in first.inputs) + 1
+    parts = [pages_in(spark, layout.nothing(attempt)) for _ in range(others)]
+    return _chained(spark, job, chain, layout, attempt, parts, ranges, restored=True)
+
+
+def _state_files(
+    spark: SparkSession, settings: Settings, layout: Layout, stage: str, attempt: int
+) -> MountedStateFiles | None:
+    """Where a worker finds the files of the stage's state; None if it has no path to them."""
+    local = Files(spark).mounted(layout.state_files(stage, attempt))
+    return None if local is None else MountedStateFiles(local, settings.state_max_inline_bytes)
+
+
+def _channel(spark: SparkSession, path: str, max_bytes: int) -> DataFrame:
+    # From version 0, never from a snapshot: its files come in no useful order.
+    return (
+        spark.readStream.format("delta")
+        .option("startingVersion", "0")
+        .option("skipChangeCommits", "true")
+        .option("maxBytesPerTrigger", str(max_bytes))
+        .load(path)
+    )
+
+
+def _control_table(spark: SparkSession, path: str, version: int) -> DataFrame:
+    return spark.readStream.format("delta").option("startingVersion", str(version)).load(path)

@@ -1,0 +1,72 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from absflow.columnar.pages import PAGE_SCHEMA, PageKind
+from absflow.columnar.stage import StageSpec
+from absflow.spark.worker.packing import pack_function
+
+__all__ = ["PAGE_TYPE", "barrier_pages", "data_pages", "overtake_pages", "pages_in"]
+
+PAGE_TYPE = from_arrow_schema(PAGE_SCHEMA)
+
+
+def data_pages(rows: DataFrame, spec: StageSpec, name: str) -> DataFrame:
+    """The rows of an input as DATA pages for the key groups of a stage."""
+    return rows.mapInArrow(pack_function(spec, spec.input(name)), PAGE_TYPE)
+
+
+def pages_in(spark: SparkSession, directory: str) -> DataFrame:
+    return spark.readStream.schema(PAGE_TYPE).parquet(directory)
+
+
+def barrier_pages(table: DataFrame, spec: StageSpec, roots: list[str], attempt: int) -> DataFrame:
+    """A trigger becomes a page for each root input and key group, an END row for its own input."""
+    table = table.where(F.col("attempt") == attempt)
+    each = table.withColumn("root", F.explode(F.array(*(F.lit(name) for name in roots))))
+    is_end = F.col("kind") == PageKind.END.value
+    mine = (F.col("stage") == spec.name) & (F.col("input") == F.col("root"))
+    return _control_pages(
+        each.where(~is_end | mine),
+        spec,
+        kind=F.when(is_end, PageKind.END.value).otherwise(PageKind.BARRIER.value),
+        input=F.col("root"),
+        base_id=F.coalesce("base_id", F.lit(0)),
+        completed_id=F.coalesce("completed_id", F.lit(0)),
+        triggered_ms=F.unix_millis("triggered_at"),
+    )
+
+
+def overtake_pages(table: DataFrame, spec: StageSpec, attempt: int) -> DataFrame:
+    return _control_pages(
+        table.where(F.col("attempt") == attempt),
+        spec,
+        kind=F.col("kind"),
+        base_id=F.coalesce("base_id", F.lit(0)),
+        completed_id=F.coalesce("completed_id", F.lit(0)),
+        triggered_ms=F.coalesce(F.unix_millis("triggered_at"), F.lit(0)),
+    )
+
+
+def _control_pages(rows: DataFrame, spec: StageSpec, **columns: Any) -> DataFrame:
+    """One page per row and key group; what ``columns`` does not give is empty."""
+    groups = F.explode(F.sequence(F.lit(0), F.lit(spec.key_groups - 1)))
+    values = {
+        "key_group": F.col("key_group"),
+        "input": F.lit(""),
+        "checkpoint_id": F.coalesce("checkpoint_id", F.lit(0)),
+        "payload": F.lit(b""),
+        **columns,
+    }
+    return rows.withColumn("key_group", groups).select(
+        *(
+            values.get(field.name, F.lit(0)).cast(field.dataType).alias(field.name)
+            for field in PAGE_TYPE.fields
+        )
+    )

@@ -1,0 +1,1 @@
+"""The versions of Spark and Delta whose internals are used."""

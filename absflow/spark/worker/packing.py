@@ -1,0 +1,35 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+
+from absflow.columnar.pages import Packer
+from absflow.columnar.stage import InputSpec, StageSpec
+from absflow.spark.worker.stage_call import freeze_loaded_modules, this_task
+
+__all__ = ["pack_function", "packer_for"]
+
+
+def pack_function(
+    spec: StageSpec, given: InputSpec
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    packer = packer_for(spec, given)
+
+    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        freeze_loaded_modules()
+        return packer.pack(batches, this_task().partitionId())
+
+    return pack
+
+
+def packer_for(spec: StageSpec, given: InputSpec) -> Packer:
+    return Packer(
+        input=given.name,
+        schema=given.schema,
+        keys=tuple(spec.keys.names),
+        key_groups=spec.key_groups,
+        root=given.root,
+    )

@@ -1,0 +1,83 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from absflow.columnar.pages import Page, PageKind, decode, pages_of
+from absflow.columnar.state import DELETED
+from absflow.storage.delta.data_files import PlainTable
+
+__all__ = ["Histories", "SnapshotFiles", "history_rows_of_pages"]
+
+# Of stages by their name: the history table, and what is in their STATE pages.
+Histories: TypeAlias = Mapping[str, tuple[PlainTable, pa.Schema]]
+
+
+# Bytes of STATE pages that a worker gathers before it writes them into files.
+_GATHERED = 32 << 20
+
+
+class SnapshotFiles:
+    """In a worker: writes STATE pages into files, and tells of them and of REPORT pages.
+
+    What it tells are JSON objects: ``{"report": [stage, key group, payload]}``, and ``{"state":
+    [stage, checkpoint, action that adds a file]}``.
+    """
+
+    def __init__(self, histories: Histories) -> None:
+        """Of these stages; pages of others are passed over."""
+        self._histories = histories
+        self._told: list[str] = []
+        self._pages: list[Page] = []
+        self._bytes = 0
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Take what is of these stages and kinds; the rest is passed over."""
+        kinds = pa.array([PageKind.REPORT.value, PageKind.STATE.value])
+        for page in pages_of(batch.filter(pc.is_in(batch.column("kind"), kinds))):
+            if page.kind is PageKind.REPORT:
+                told = [page.input, page.key_group, page.payload.decode()]
+                self._told.append(json.dumps({"report": told}))
+            elif page.input in self._histories:
+                self._pages.append(page)
+                self._bytes += len(page.payload)
+                if self._bytes >= _GATHERED:
+                    self._write()
+
+    def told(self) -> list[str]:
+        """All of it, when no more pages come."""
+        self._write()
+        return self._told
+
+    def _write(self) -> None:
+        for stage, (table, inside) in self._histories.items():
+            pages = [page for page in self._pages if page.input == stage]
+            for action in table.write(history_rows_of_pages(pages, stage, inside, table.schema)):
+                checkpoint_id = int(action["add"]["partitionValues"]["set_id"])
+                self._told.append(json.dumps({"state": [stage, checkpoint_id, action]}))
+        self._pages, self._bytes = [], 0
+
+
+def history_rows_of_pages(
+    pages: Sequence[Page], stage: str, inside: pa.Schema, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    for page in pages:
+        what = f"snapshot {page.checkpoint_id} of stage {stage!r}, group {page.key_group}"
+        changed = decode(page.payload, inside, what)
+        yield _history_rows(changed, page.checkpoint_id, page.key_group, schema)
+
+
+def _history_rows(
+    changed: pa.RecordBatch, checkpoint_id: int, key_group: int, schema: pa.Schema
+) -> pa.RecordBatch:
+    count = changed.num_rows
+    ids = pa.repeat(pa.scalar(checkpoint_id, pa.int64()), count)
+    op = pc.if_else(changed.column(DELETED), "delete", "upsert")
+    own: list[Any] = [ids, ids, pa.repeat(pa.scalar(key_group, pa.int32()), count), op]
+    return pa.RecordBatch.from_arrays([*own, *changed.columns[:-1]], schema=schema)

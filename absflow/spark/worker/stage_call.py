@@ -1,0 +1,82 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import gc
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any
+
+import pandas as pd
+from pyspark import TaskContext
+from pyspark.sql.streaming.state import GroupState
+
+from absflow.columnar.pages import PAGE_SCHEMA, Packer, Page
+from absflow.columnar.stage import Batch, StageSpec, run_range
+from absflow.errors import ProtocolViolation
+from absflow.protocol import alignment_state
+from absflow.storage.state_files import MountedStateFiles
+
+__all__ = ["alignment_property", "freeze_loaded_modules", "stage_function", "this_task"]
+
+_BATCH_PROPERTY = "streaming.sql.batchId"
+
+
+def alignment_property(stage: str) -> str:
+    return f"absflow.alignment.{stage}"
+
+
+def stage_function(
+    spec: StageSpec, files: MountedStateFiles | None, edge: Packer | None
+) -> Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+    columns, property_ = PAGE_SCHEMA.names, alignment_property(spec.name)
+
+    def run(
+        _range: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
+    ) -> Iterator[pd.DataFrame]:
+        freeze_loaded_modules()
+        task = this_task()
+        before, number = task.getLocalProperty(property_), _batch_of(task)
+        if before is None:
+            raise ProtocolViolation(
+                f"stage {spec.name!r} was run outside of its micro-batch; its frame belongs to "
+                "absflow and must not be used elsewhere"
+            )
+        pages: dict[int, list[Page]] = defaultdict(list)
+        for frame in frames:
+            for row in zip(*(frame[name].tolist() for name in columns), strict=True):
+                pages[row[0]].append(Page.from_row(row))
+        batch = Batch(number, state.getCurrentProcessingTimeMs(), alignment_state.from_json(before))
+        (stored,) = state.get if state.exists else (b"",)
+        out, kept = run_range(spec, batch, pages, stored, files)
+        if kept is not stored:
+            state.update((kept,))
+        if edge is not None:  # a partition has one range, so this is all of the partition
+            out = edge.repack(out, number, task.partitionId())
+        if out:
+            yield pd.DataFrame([page.as_row() for page in out], columns=columns)
+
+    return run
+
+
+@cache
+def freeze_loaded_modules() -> None:
+    """Tell the garbage collector of a worker process to pass over what is loaded by now.
+
+    A worker of Spark collects garbage behind each of its tasks, which takes 50 ms of a core with
+    pandas and pyarrow loaded, as long as the task itself in a small micro-batch.
+    """
+    gc.freeze()
+
+
+def this_task() -> TaskContext:
+    task = TaskContext.get()
+    assert task is not None  # executors only
+    return task
+
+
+def _batch_of(task: TaskContext) -> int:
+    number = task.getLocalProperty(_BATCH_PROPERTY)
+    assert number is not None  # set by Spark for every job of a micro-batch
+    return int(number)

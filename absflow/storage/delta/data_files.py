@@ -1,0 +1,306 @@
+"""Data files of a Delta table that Python writes, and the ``add`` actions that name them.
+
+Delta's own command makes rows of the JVM of what a Python worker gave, one by one, and Parquet of
+those. A worker that has the rows as Arrow writes the file itself; what is committed is its name.
+Only tables that ask for nothing but rows in files are written so (:func:`is_plain`): every other
+feature, property or type is left to Delta (PROTOCOL.md of Delta, "Add File and Remove File",
+"Per-file Statistics").
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from functools import partial, reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import types
+
+from absflow.errors import StorageError
+from absflow.storage.clock import now_ms
+
+__all__ = ["CODECS", "PlainTable", "create", "is_plain", "write"]
+
+# By their names in Spark, those of Arrow.
+CODECS = {
+    "snappy": "snappy",
+    "zstd": "zstd",
+    "gzip": "gzip",
+    "none": "none",
+    "uncompressed": "none",
+}
+
+
+# What asks nothing of who appends, or is seen to by the transaction.
+_FEATURES = {
+    "appendOnly",
+    "changeDataFeed",
+    "deletionVectors",
+    "inCommitTimestamp",
+    "invariants",
+    "timestampNtz",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+}
+
+
+_PROPERTIES = {
+    "delta.appendOnly",
+    "delta.checkpointInterval",
+    "delta.dataSkippingNumIndexedCols",
+    "delta.deletedFileRetentionDuration",
+    "delta.enableChangeDataFeed",
+    "delta.enableDeletionVectors",
+    "delta.logRetentionDuration",
+}
+
+
+_LEGACY_WRITER, _FEATURE_WRITER = 2, 7
+
+
+# A table is gathered up to this size, so that a worker's memory is bounded; more is another file.
+_FILE_BYTES = 128 << 20
+
+
+_INDEXED, _LONGEST = 32, 32
+
+
+# As Hive has it, and whoever reads folders in the place of the log.
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTable:
+    """A table whose files a worker may write (:func:`is_plain`), as it was at some version.
+
+    Attributes:
+        folder: where it is mounted.
+        protocol: its ``protocol`` action.
+        metadata: its ``metaData`` action.
+        schema: its columns.
+        codec: of :data:`CODECS`.
+        spark: the version of Spark by whose rules the values are.
+    """
+
+    folder: str
+    protocol: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    schema: pa.Schema
+    codec: str
+    spark: str
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+        """Files of these rows; yields the action that adds each."""
+        put = partial(create, self.folder)
+        return write(batches, self.schema, self.metadata, self.codec, self.spark, put)
+
+
+def is_plain(schema: pa.Schema, protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
+    """Whether :func:`write` may write files of a table with these columns.
+
+    Args:
+        schema: the columns.
+        protocol: the table's ``protocol`` action.
+        metadata: its ``metaData`` action.
+    """
+    version = protocol["minWriterVersion"]
+    features = {*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())}
+    return (
+        (version <= _LEGACY_WRITER or (version == _FEATURE_WRITER and features <= _FEATURES))
+        and metadata.get("configuration", {}).keys() <= _PROPERTIES
+        and _has_no_rules(json.loads(metadata["schemaString"]))
+        and all(map(_is_plain_partition, map(schema.field, metadata["partitionColumns"])))
+        and all(_is_plain_type(field.type) for field in schema)
+    )
+
+
+def _has_no_rules(described: Any) -> bool:
+    """No column has metadata, such as an invariant, or must have a value."""
+    if not isinstance(described, dict):
+        return True
+    ruled = described.get("metadata") or not described.get("nullable", True)
+    parts = [*described.get("fields", ()), described.get("type"), described.get("elementType")]
+    parts += [described.get("keyType"), described.get("valueType")]
+    return not ruled and all(map(_has_no_rules, parts))
+
+
+def _is_plain_partition(field: pa.Field) -> bool:
+    """Whether name and values can stand in a path, and in the URI of it, as they are."""
+    return types.is_int64(field.type) and re.fullmatch(r"\w+", field.name, re.ASCII) is not None
+
+
+def _is_plain_type(of: pa.DataType) -> bool:
+    """Whether Spark reads what pyarrow writes of it."""
+    if types.is_nested(of):
+        return (types.is_list(of) or types.is_struct(of) or types.is_map(of)) and all(
+            _is_plain_type(of.field(place).type) for place in range(of.num_fields)
+        )
+    return bool(
+        types.is_signed_integer(of)
+        or types.is_floating(of)
+        or types.is_boolean(of)
+        or types.is_string(of)
+        or types.is_binary(of)
+        or types.is_date32(of)
+        or types.is_decimal128(of)
+        or (types.is_timestamp(of) and of.unit == "us" and of.tz in (None, "UTC"))
+    )
+
+
+def write(
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    metadata: Mapping[str, Any],
+    codec: str,
+    spark: str,
+    create: Callable[[str, pa.Buffer], None],
+) -> Iterator[dict[str, Any]]:
+    """Write rows into files, one for each partition of the table that has any.
+
+    Args:
+        batches: the rows.
+        schema: their columns.
+        metadata: the table's ``metaData`` action.
+        codec: of :data:`CODECS`.
+        spark: the version of Spark by whose rules the values are.
+        create: puts a file in place, given its name from the table's path on.
+
+    Yields:
+        The action that adds each.
+    """
+    configuration = metadata.get("configuration", {})
+    indexed = int(configuration.get("delta.dataSkippingNumIndexedCols", _INDEXED))
+    for table in _gathered(batches, schema):
+        for values, part in _partitions(table, metadata["partitionColumns"]):
+            named = {name: _NULL if value is None else value for name, value in values.items()}
+            folder = "".join(f"{name}={value}/" for name, value in named.items())
+            name = f"{folder}part-00000-{uuid.uuid4()}-c000.{codec}.parquet"
+            file = pa.BufferOutputStream()
+            pq.write_table(
+                # Without it a reader takes old dates for those of the calendar of Spark 2.
+                part.replace_schema_metadata({"org.apache.spark.version": spark}),
+                file,
+                compression=CODECS[codec],
+                # What is declared in ns is us to Spark, which refuses a file with ns.
+                coerce_timestamps="us",
+                write_statistics=[f.name for f in part.schema if _has_bounds(f.type)],
+            )
+            data = file.getvalue()
+            create(name, data)
+            columns = part.column_names if indexed < 0 else part.column_names[:indexed]
+            add = {
+                "path": name,
+                "partitionValues": values,
+                "size": data.size,
+                "modificationTime": now_ms(),
+                "dataChange": True,
+                "stats": json.dumps(_statistics(part.select(columns), part.num_rows)),
+            }
+            yield {"add": add}
+
+
+def create(folder: str, name: str, data: pa.Buffer) -> None:
+    """Put a file in place on a file system that is mounted here.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    path = f"{folder}/{name}"
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "xb") as file:
+            file.write(data)
+    except OSError as error:
+        raise StorageError(
+            f"could not write {path!r}: {error}; tables must lie where every executor can write"
+        ) from error
+
+
+def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    found: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if batch.num_rows:
+            found.append(batch)
+            size += batch.nbytes
+        if size >= _FILE_BYTES:
+            yield pa.Table.from_batches(found, schema)
+            found, size = [], 0
+    if found:
+        yield pa.Table.from_batches(found, schema)
+
+
+def _partitions(
+    table: pa.Table, by: Sequence[str]
+) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
+    if not by:
+        yield {}, table
+        return
+    there = table.group_by(list(by)).aggregate([]).to_pylist()
+    for values in there:
+        equal = (
+            table[name].is_null() if value is None else pc.equal(table[name], value)
+            for name, value in values.items()
+        )
+        chosen = table if len(there) == 1 else table.filter(reduce(pc.and_, equal))
+        told = {name: None if value is None else str(value) for name, value in values.items()}
+        yield told, chosen.drop_columns(list(by))
+
+
+def _has_bounds(of: pa.DataType) -> bool:
+    """Whether Parquet's own statistics of a column may be written.
+
+    Arrow leaves NaN out of them, which is the greatest value to Spark: it would look for what is
+    greater than 1 in no file of 0.5 and NaN.
+    """
+    return not types.is_nested(of) and not types.is_floating(of)
+
+
+def _statistics(columns: pa.Table, rows: int) -> dict[str, Any]:
+    """Of nested columns nothing is said; nor of what JSON has no number for."""
+    flat = [name for name in columns.column_names if not types.is_nested(columns[name].type)]
+    least, most = {}, {}
+    for name in flat:
+        bounds = _bounds(columns[name])
+        if bounds is not None:
+            least[name], most[name] = bounds
+    nulls = {name: columns[name].null_count for name in flat}
+    return {"numRecords": rows, "minValues": least, "maxValues": most, "nullCount": nulls}
+
+
+def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
+    """The least and greatest value as Delta says them; None if that cannot be said."""
+    of = column.type
+    if types.is_boolean(of) or types.is_binary(of) or types.is_decimal(of):
+        return None
+    if types.is_floating(of) and not pc.all(pc.is_finite(column), min_count=0).as_py():
+        return None  # JSON has no number for it; and NaN is the greatest to Spark, not to Arrow
+    try:
+        found = pc.min_max(column).as_py()
+        return None if found["min"] is None else _told(of, found["min"], found["max"])
+    except (OverflowError, ValueError):
+        return None  # a time that Python has no date for
+
+
+def _told(of: pa.DataType, least: Any, most: Any) -> tuple[Any, Any] | None:
+    if isinstance(least, str):
+        return (least, most) if max(len(least), len(most)) <= _LONGEST else None
+    if isinstance(least, datetime):
+        # A reader takes them for whole milliseconds.
+        zone = "" if of.tz is None else "Z"
+        return _millis(least) + zone, _millis(most + timedelta(microseconds=999)) + zone
+    if isinstance(least, date):
+        return least.isoformat(), most.isoformat()
+    return least, most
+
+
+def _millis(time_: datetime) -> str:
+    return time_.replace(tzinfo=None).isoformat(timespec="milliseconds")

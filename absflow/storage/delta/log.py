@@ -1,0 +1,176 @@
+"""The log of a Delta table, read commit by commit without a Spark job.
+
+absflow asks one thing of a log: is this commit of mine really there. That needs only the JSON files
+behind the last version that was read. A tail starts behind the newest checkpoint of the log: what
+is before it may have been cleaned up, and is more with every day (PROTOCOL.md of Delta, "Delta Log
+Entries" and "Last Checkpoint File").
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+__all__ = [
+    "Commit",
+    "DeltaPosition",
+    "LogTail",
+    "actions_of",
+    "commit_of",
+    "log_file",
+    "newest_version",
+    "parse_commit",
+]
+
+_VERSION_DIGITS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What absflow needs of one commit.
+
+    Attributes:
+        version: the table's version.
+        transactions: application id -> version, of this commit alone.
+        changes_data: rows came or went; false for a compaction, or a change of properties.
+        operation: what did it, as Delta calls it.
+        at: when; 1970 if the commit does not say.
+        note: the JSON object in its ``userMetadata``; empty if there is none.
+    """
+
+    version: int
+    transactions: dict[str, int] = field(default_factory=dict)
+    changes_data: bool = False
+    operation: str = ""
+    at: datetime = datetime(1970, 1, 1, tzinfo=timezone.utc)
+    note: dict[str, Any] = field(default_factory=dict)
+
+
+def actions_of(text: str) -> list[dict[str, Any]]:
+    """The actions in a log file, a JSON object in each line."""
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+def parse_commit(version: int, text: str) -> Commit:
+    """Parse the JSON lines of one log file."""
+    return commit_of(version, actions_of(text))
+
+
+def commit_of(version: int, actions: Sequence[Mapping[str, Any]]) -> Commit:
+    """What these actions say."""
+    found = (action["txn"] for action in actions if "txn" in action)
+    changes = [a.get("add") or a.get("remove") for a in actions]
+    info: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
+    return Commit(
+        version,
+        {txn["appId"]: txn["version"] for txn in found},
+        changes_data=any(change and change.get("dataChange", True) for change in changes),
+        operation=info.get("operation", ""),
+        at=datetime.fromtimestamp(info.get("timestamp", 0) / 1000, tz=timezone.utc),
+        note=_object(info.get("userMetadata")),
+    )
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    """A JSON object; empty for anything else, for a commit of others may say what it likes."""
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def log_file(table: str, version: int) -> str:
+    """The path of a commit."""
+    return f"{table}/_delta_log/{version:0{_VERSION_DIGITS}d}.json"
+
+
+def newest_version(names: Iterable[str]) -> int | None:
+    """The newest version among the names in a log's directory; None if there is none."""
+    return max(_versions(names), default=None)
+
+
+def _versions(names: Iterable[str]) -> list[int]:
+    stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
+    return [int(s) for s in stems if s.isdecimal() and len(s) == _VERSION_DIGITS]
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaPosition:
+    """A position as Delta writes it: all before, and a file itself, has been read.
+
+    Attributes:
+        table: the table's id.
+        version: of the snapshot or commit.
+        index: of the last file in it that was read; -1 for none.
+        snapshot: it is in the snapshot of that version, not in its commit.
+    """
+
+    table: str
+    version: int
+    index: int
+    snapshot: bool
+
+    @classmethod
+    def parse(cls, text: str) -> DeltaPosition:
+        """Read the source's line in Spark's offset log."""
+        told = json.loads(text)
+        # Delta has several numbers below 0 for none; sliced with one of them, files would be lost.
+        index, snapshot = max(int(told["index"]), -1), bool(told["isStartingVersion"])
+        return cls(told["reservoirId"], int(told["reservoirVersion"]), index, snapshot)
+
+
+class LogTail:
+    """Follows the log of one table.
+
+    Attributes:
+        version: the newest version read or passed over; -1 before the first.
+        transactions: application id -> newest version among the commits read.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[str], str | None],
+        names: Callable[[str], Sequence[str]],
+        table: str,
+    ) -> None:
+        """Follow a table from its last checkpoint on.
+
+        Args:
+            read: gives a file's text or None.
+            names: gives the names in a directory.
+            table: the table's path.
+        """
+        self._read = read
+        self._table = table
+        self.version: int = self._begin(names)
+        self.transactions: dict[str, int] = {}
+
+    def _begin(self, names: Callable[[str], Sequence[str]]) -> int:
+        hint = self._read(f"{self._table}/_delta_log/_last_checkpoint")
+        if hint is None:
+            return -1
+        try:
+            return int(json.loads(hint)["version"])
+        except ValueError:
+            # Delta does not put this file in place whole, so a kill may leave it empty, and Delta
+            # then goes by what is there.
+            return min(_versions(names(f"{self._table}/_delta_log")), default=0) - 1
+
+    def advance(self) -> list[Commit]:
+        """The commits since the last call, in order."""
+        commits = []
+        while (text := self._read(log_file(self._table, self.version + 1))) is not None:
+            self.version += 1
+            commit = parse_commit(self.version, text)
+            self.transactions.update(commit.transactions)
+            commits.append(commit)
+        return commits
+
+    def find(self, app_id: str, txn_version: int) -> bool:
+        """Whether a commit of ``app_id`` with at least ``txn_version`` is in the log."""
+        self.advance()
+        return self.transactions.get(app_id, -1) >= txn_version

@@ -1,0 +1,141 @@
+"""The Delta tables of a job: their columns, how they are created, appended to and read.
+
+Only plain protocol features are used (no deletion vectors, column mapping or generated columns), so
+that anything that reads Delta can read them. The driver's own tables are written by the driver
+alone, one commit per fact. Each of those commits carries a transaction id that rises with the
+driver's incarnation, and is looked up in the log afterwards: a write that returned without a commit
+(Delta skips a transaction id that is not new) is an error, not a success. Where no lock keeps two
+drivers apart, a driver's first commit to each holds no fact: behind it no older one can commit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from absflow.errors import StorageError
+from absflow.storage.files import Files
+from absflow.storage.session import conf_set
+
+__all__ = [
+    "CHANNEL_PROPERTIES",
+    "COMMITTED_OFTEN",
+    "JOB_PROPERTIES",
+    "create",
+    "read",
+    "restore",
+    "rows_of",
+]
+
+# Of a table with a commit for each micro-batch or checkpoint. Delta itself writes a checkpoint of
+# its log every 10 commits, and that takes as long as seven commits (docs/internals/decisions, 54).
+COMMITTED_OFTEN = {"delta.checkpointInterval": "100"}
+
+
+# Every table of a job: the log goes back far enough for a query that was stopped over some days to
+# go on where it was, and for people to see what happened; what is deleted was no longer needed.
+JOB_PROPERTIES = {
+    **COMMITTED_OFTEN,
+    "delta.logRetentionDuration": "interval 7 days",
+    "delta.deletedFileRetentionDuration": "interval 1 days",
+}
+
+
+# A channel is read from end to end, never searched, so its commits need no statistics.
+CHANNEL_PROPERTIES = {
+    **JOB_PROPERTIES,
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
+    "delta.dataSkippingNumIndexedCols": "0",
+}
+
+
+def create(
+    spark: SparkSession,
+    path: str,
+    schema: pa.Schema,
+    partition_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+) -> None:
+    """Create an empty table at ``path``, unless there is one.
+
+    Args:
+        spark: the session.
+        path: where.
+        schema: its columns.
+        partition_by: names of its partition columns.
+        properties: its table properties.
+
+    Raises:
+        StorageError: if it cannot be created.
+    """
+    files = Files(spark)
+    if files.names(f"{path}/_delta_log"):
+        return  # asking Delta costs half a second for each table at every start
+    builder = DeltaTable.createIfNotExists(spark).location(files.qualified(path))
+    builder = builder.addColumns(from_arrow_schema(schema))
+    if partition_by:
+        builder = builder.partitionedBy(*partition_by)
+    for key, value in (properties or {}).items():
+        builder = builder.property(key, value)
+    try:
+        builder.execute()
+    except (PySparkException, Py4JError) as error:
+        raise StorageError(
+            f"could not create table {path!r}: {error}; its directory must be empty or hold this "
+            "very table"
+        ) from error
+
+
+def read(spark: SparkSession, path: str) -> DataFrame:
+    """The table at ``path`` as it is now.
+
+    Raises:
+        StorageError: if it cannot be read.
+    """
+    with _reading(path):
+        return spark.read.format("delta").load(path)
+
+
+def rows_of(spark: SparkSession, path: str) -> list[dict[str, Any]]:
+    """All rows of a small table; errors as of :func:`read`."""
+    table = read(spark, path)
+    with _reading(path):
+        return list(table.toArrow().to_pylist())
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise StorageError(
+            f"could not read table {path!r}: {error}; spark.absflow.storage.path must name a place "
+            "that the driver and every executor can read and write"
+        ) from error
+
+
+def restore(spark: SparkSession, path: str, version: int, user_metadata: Mapping[str, Any]) -> None:
+    """Put a table back to an earlier version, in one commit.
+
+    Raises:
+        StorageError: if Delta refuses, as when files of that version are gone.
+    """
+    noted = conf_set(
+        spark, "spark.databricks.delta.commitInfo.userMetadata", json.dumps(user_metadata)
+    )
+    try:
+        with noted:
+            DeltaTable.forPath(spark, path).restoreToVersion(version)
+    except (PySparkException, Py4JError) as error:
+        raise StorageError(
+            f"could not put table {path!r} back to version {version}: {error}"
+        ) from error

@@ -1,0 +1,170 @@
+"""Parts of the SELECTs over a job's tables; texts only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from absflow.protocol.checkpoints import StageColumns
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+__all__ = [
+    "changes",
+    "comparable",
+    "comparable_state",
+    "each",
+    "lineage_of",
+    "literal",
+    "newest",
+    "quoted",
+    "stage",
+    "struct",
+    "table",
+]
+
+
+def newest(columns: StageColumns, rows: str, last: str, at: str | None = None) -> str:
+    """The state: for each key (and ``at``) the row with the greatest ``last``, unless a deletion.
+
+    Args:
+        columns: the stage.
+        rows: what to read FROM; its rows of the state history are called ``h``.
+        last: where a row's set stands in the lineage.
+        at: the checkpoint, if ``rows`` are those of several.
+    """
+    names = (*columns.key, *columns.state)
+    inner, outer = (f"{at} AS at_checkpoint, ", "at_checkpoint, ") if at else ("", "")
+    partition = ", ".join([*([at] if at else []), each("h", columns.key)])
+    return f"""
+        SELECT {outer}{", ".join(map(quoted, names))} FROM (
+          SELECT {inner}h.op, {each("h", names)},
+                 row_number() OVER (PARTITION BY {partition} ORDER BY {last} DESC) AS _absflow_rank
+          FROM {rows})
+        WHERE _absflow_rank = 1 AND op = 'upsert'"""
+
+
+def lineage_of(lineage: str, facts: str) -> str:
+    """:func:`absflow.protocol.retention.plan.lineage_of` as an expression.
+
+    Args:
+        lineage: an array of sets.
+        facts: an array of structs (``length``, ``replaces``, ``set_id``), one for each COMPACTED
+            fact of the stage, the greatest ``length`` of ``replaces`` first.
+    """
+    found = f"get(filter({facts}, f -> f.replaces = slice(read, 1, f.length)), 0)"
+    rest = "slice(read, f.length + 1, size(read))"
+    # A replacement makes it shorter by one at least, so it has not more steps than sets.
+    return f"""aggregate(sequence(1, greatest(1, size({lineage}))), {lineage},
+        (read, step) -> get(transform(array({found}),
+            f -> IF(f IS NULL, read, concat(array(f.set_id), {rest}))), 0))"""
+
+
+def changes(columns: StageColumns, schema: StructType, history: str, lineages: str) -> str:
+    """The changes of every key from checkpoint to checkpoint.
+
+    What a checkpoint brought in are the sets of its lineage that the one before does not begin
+    with. If its lineage does not go on from that one (a full snapshot, a compaction), that is the
+    whole state, and a live key without a row in it is gone then (``_absflow_gone``). What repeats
+    the state before is dropped.
+
+    Args:
+        columns: the stage.
+        schema: of its state history.
+        history: the state history.
+        lineages: a SELECT of (``at_checkpoint``, ``lineage``), one row per checkpoint; each
+            follows the one with the next lower id.
+    """
+    keys = ", ".join(map(quoted, columns.key))
+    names = ", ".join(map(quoted, (*columns.key, *columns.state)))
+    state = "".join(f", IF(_absflow_lost, NULL, {n}) AS {n}" for n in map(quoted, columns.state))
+    by_key = f"OVER (PARTITION BY {keys} ORDER BY checkpoint_id)"
+    same = [f"lag(op, 1, 'delete') {by_key} = op"]
+    same += [f"lag({x}) {by_key} <=> {x}" for x in comparable_state(columns, schema)]
+    whole = each("h", (*columns.key, *columns.state))
+    newest = f"PARTITION BY s.checkpoint_id, {each('h', columns.key)} ORDER BY s.position DESC"
+    return f"""
+        WITH steps AS (
+          SELECT checkpoint_id, full, IF(full, lineage, slice(lineage, size(before) + 1,
+                                                              size(lineage))) AS brought
+          FROM (SELECT *, NOT coalesce(slice(lineage, 1, size(before)) = before, false) AS full
+                FROM (SELECT at_checkpoint AS checkpoint_id, lineage,
+                             lag(lineage) OVER (ORDER BY at_checkpoint) AS before
+                      FROM ({lineages})))),
+        found AS (
+          SELECT * EXCEPT (_absflow_rank)
+          FROM (SELECT s.checkpoint_id, h.op, {whole}, row_number() OVER ({newest}) AS _absflow_rank
+                FROM (SELECT checkpoint_id, position, named
+                      FROM steps LATERAL VIEW posexplode(brought) AS position, named) AS s
+                JOIN {history} AS h ON h.set_id = s.named)
+          WHERE _absflow_rank = 1),
+        followed AS (SELECT *, lead(checkpoint_id) {by_key} AS _absflow_next FROM found),
+        ended AS (
+          SELECT *, get(filter(
+              _absflow_full,
+              n -> n > checkpoint_id AND (_absflow_next IS NULL OR n < _absflow_next)
+            ), 0) AS _absflow_gone
+          FROM followed
+          CROSS JOIN (SELECT sort_array(collect_list(checkpoint_id)) AS _absflow_full
+                      FROM steps WHERE full)),
+        told AS (
+          SELECT IF(_absflow_lost, _absflow_gone, checkpoint_id) AS checkpoint_id,
+                 IF(_absflow_lost, 'delete', op) AS op, {keys}{state}
+          FROM ended
+          LATERAL VIEW explode(IF(op = 'upsert' AND _absflow_gone IS NOT NULL,
+                                  array(false, true), array(false))) AS _absflow_lost)
+        SELECT checkpoint_id, op, {names}
+        FROM (SELECT *, {" AND ".join(same)} AS _absflow_same FROM told)
+        WHERE NOT _absflow_same"""
+
+
+def comparable_state(columns: StageColumns, schema: StructType, side: str = "") -> list[str]:
+    """The state columns (of the table ``side``) as values that ``<=>`` takes."""
+    return [comparable(f"{side}{quoted(n)}", schema[n].dataType) for n in columns.state]
+
+
+def comparable(value: str, type_: DataType) -> str:
+    """``value`` with every map in it as the sorted array of its entries: ``<=>`` takes no map."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if "map<" not in type_.simpleString():
+        return value
+    if isinstance(type_, MapType):
+        entry = struct([("key", "e.key"), ("value", comparable("e.value", type_.valueType))])
+        return f"array_sort(transform(map_entries({value}), e -> {entry}))"
+    if isinstance(type_, ArrayType):
+        return f"transform({value}, e -> {comparable('e', type_.elementType)})"
+    assert isinstance(type_, StructType)
+    parts = [(f.name, comparable(f"{value}.{quoted(f.name)}", f.dataType)) for f in type_]
+    return f"IF({value} IS NULL, NULL, {struct(parts)})"
+
+
+def struct(parts: Iterable[tuple[str, str]]) -> str:
+    """A struct of (name, value) pairs."""
+    return "named_struct(" + ", ".join(f"{literal(n)}, {value}" for n, value in parts) + ")"
+
+
+def stage(name: str) -> str:
+    """A stage's part of the manifest in the column ``stages``; null if it has none."""
+    return f"get(filter(stages, s -> s.stage = {literal(name)}), 0)"
+
+
+def each(alias: str, names: Sequence[str]) -> str:
+    """Columns of the table called ``alias``."""
+    return ", ".join(f"{alias}.{quoted(name)}" for name in names)
+
+
+def table(path: str) -> str:
+    """The Delta table at a qualified path."""
+    return f"delta.{quoted(path)}"
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def literal(text: str) -> str:
+    """A text as a value."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
