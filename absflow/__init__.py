@@ -25,6 +25,7 @@ from absflow.errors import (
     SettingsError,
     StateError,
     StorageError,
+    VersionError,
 )
 
 # Not lazy: an import of the module absflow.history would take the place of the function.
@@ -59,6 +60,7 @@ __all__ = [
     "SinkWrite",
     "StateError",
     "StorageError",
+    "VersionError",
     "history",
 ]
 

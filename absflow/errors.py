@@ -13,7 +13,8 @@
     ├── RestoreError                     a checkpoint cannot be restored as asked
     ├── SavepointFailedError             a savepoint that was asked for did not complete
     ├── DeletionError                    checkpoints cannot be deleted as asked
-    ├── StateError (ValueError)          state given by hand cannot be that of a savepoint
+    ├── StateError (ValueError)          a DataFrame cannot be the state of a savepoint
+    ├── VersionError                     absflow does not know the internals of this Spark or Delta
     ├── ReplayMismatchError              a replayed batch is not what was committed before
     └── JobFailedError                   the job gave up; the cause is chained
         └── FencedError                  a newer driver of the job took over
@@ -39,6 +40,7 @@ __all__ = [
     "SettingsError",
     "StateError",
     "StorageError",
+    "VersionError",
 ]
 
 
@@ -100,3 +102,7 @@ class JobFailedError(AbsflowError):
 
 class FencedError(JobFailedError):
     """You started the job again while it ran; the newer driver goes on, this one has stopped."""
+
+
+class VersionError(AbsflowError):
+    """Spark, Delta or Java are of a version that absflow does not know; nothing was read."""

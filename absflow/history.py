@@ -25,8 +25,8 @@ from absflow.facts.stages import (
     whose,
 )
 from absflow.protocol.checkpoints import TERMINAL, Fact, FactKind, FailureReason, StageColumns
+from absflow.protocol.lineage import lineage_of
 from absflow.protocol.recovery.branch import Branch, branch_of
-from absflow.protocol.retention.plan import lineage_of
 from absflow.storage import history_sql
 from absflow.storage.layout import Layout
 

@@ -25,10 +25,11 @@ from absflow.sinks import Sink
 from absflow.spark.control.run import Run
 from absflow.spark.model import JobSpec
 from absflow.spark.sources.describe import check_source, describe_source
-from absflow.spark.start.attempt import restore_plan_of
+from absflow.spark.start.decision import restore_plan_of
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.start.savepoint_writer import write_savepoint
 from absflow.spark.worker.per_key import KeyFunction, per_key
+from absflow.storage.root import StorageRoot
 
 __all__ = ["AnyProcess", "Job", "Node"]
 
@@ -201,7 +202,8 @@ class Job:
             GraphError: the graph cannot run.
             NotFoundError: there is no such checkpoint.
         """
-        return restore_plan_of(self._spark, self._checked())
+        job = self._checked()
+        return restore_plan_of(StorageRoot.open(self._spark, job.settings.storage_path), job)
 
     def write_savepoint(
         self, states: Mapping[str, DataFrame], *, base: int | str | None = None

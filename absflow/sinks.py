@@ -225,7 +225,7 @@ class DeltaSink:
     def append(
         self, rows: DataFrame | transactions.ArrowRows, made: SinkWrite | SinkPublication
     ) -> list[str] | None:
-        """Write, and return what was told beside rows in Arrow."""
+        """Write; the messages of the rows' side outputs, as :func:`append_once` gives them."""
         publishes = isinstance(made, SinkPublication)
         return transactions.append_once(
             rows, self.path, made.app_id, made.version, made.note, if_empty=publishes

@@ -32,8 +32,8 @@ def state(stage: str, key_group: int, checkpoint_id: int, *rows: tuple[int, int,
     return Page(key_group, PageKind.STATE, stage, checkpoint_id, payload=encode(table))
 
 
-def heard(files: SnapshotFiles) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in files.told()]
+def messages_of(files: SnapshotFiles) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in files.messages()]
 
 
 def in_files(folder: Path, told: list[dict[str, Any]]) -> dict[tuple[str, int], list[Any]]:
@@ -62,7 +62,7 @@ def test_each_stage_and_checkpoint_has_its_own_files(tmp_path: Path) -> None:
     )
     more = [state("left", 2, 3, (9, 90, False)), state("left", 2, 4, (9, 91, False))]
     files.take(page_batch(more))
-    found = in_files(tmp_path, heard(files))
+    found = in_files(tmp_path, messages_of(files))
     assert found == {
         ("left", 3): [(1, "upsert", 7, 70), (1, "delete", 8, 0), (2, "upsert", 9, 90)],
         ("left", 4): [(2, "upsert", 9, 91)],
@@ -77,7 +77,7 @@ def test_reports_are_told(tmp_path: Path) -> None:
     said = '{"alignment": "ä"}'
     files.take(page_batch([Page(4, PageKind.REPORT, "tally", payload=said.encode())]))
     files.take(page_batch([]))
-    assert heard(files) == [{"report": ["tally", 4, said]}]
+    assert messages_of(files) == [{"report": ["tally", 4, said]}]
 
 
 def test_no_more_than_so_much_is_gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_no_more_than_so_much_is_gathered(tmp_path: Path, monkeypatch: pytest.Mo
     files = SnapshotFiles({"left": history(tmp_path / "left")})
     for page in pages:
         files.take(page_batch([page]))
-    told = heard(files)
+    told = messages_of(files)
     assert len(told) == 3
     due = [(number, "upsert", number, number) for number in range(5)]
     assert in_files(tmp_path, told) == {("left", 3): due}

@@ -44,9 +44,10 @@ from absflow.protocol.checkpoints import (
     StageManifest,
     Status,
 )
+from absflow.protocol.lineage import lineage_of
 from absflow.protocol.retention.deletion import Deletion, freed, judge
 from absflow.protocol.retention.inventory import Action, DeleteSets, RetentionPolicy
-from absflow.protocol.retention.plan import explain, lineage_of, plan
+from absflow.protocol.retention.plan import explain, plan
 from absflow.storage.layout import Layout
 
 __all__ = ["CheckpointRecord", "DeletionRecord", "Reader", "RetentionRecord", "StateRecord"]

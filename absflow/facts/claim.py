@@ -7,27 +7,23 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from absflow.facts import columns, records
 from absflow.facts.driver_table import DriverTable
 from absflow.facts.fence import Fence
 from absflow.facts.lock import RootLock
 from absflow.facts.writer import FactWriter
-from absflow.graph import fingerprint
 from absflow.protocol.checkpoints import AttemptFact
-from absflow.spark.model import JobSpec
 from absflow.storage import clock
-from absflow.storage.files import Files
-from absflow.storage.layout import Layout
+from absflow.storage.root import StorageRoot
 
 __all__ = ["Claim"]
 
 
 class Claim:
-    """What a driver that holds the lock of a storage root writes its facts by.
+    """What lets a driver that holds the lock of a storage root write its facts.
 
-    Older drivers notice the first fact it says (:mod:`absflow.facts.fence`).
+    Older drivers notice the first fact that it records (:mod:`absflow.facts.fence`).
 
     Attributes:
         incarnation: this driver's number: higher than that of any before it.
@@ -37,25 +33,33 @@ class Claim:
 
     def __init__(
         self,
-        spark: SparkSession,
-        files: Files,
-        job: JobSpec,
-        layout: Layout,
+        root: StorageRoot,
+        job: str,
+        fingerprint: str,
         lock: RootLock,
         rows: Iterable[Mapping[str, Any]],
     ) -> None:
-        """Nothing is written yet; ``rows`` are those of ``attempts``."""
+        """Number this driver; nothing is written yet.
+
+        Args:
+            root: the storage root.
+            job: the job's name.
+            fingerprint: of the job's graph.
+            lock: of the storage root.
+            rows: those of ``attempts``.
+        """
         self.incarnation: int = max((row["incarnation"] for row in rows), default=0) + 1
         self.lock = lock
-        self.fence = Fence(files.read, files.names, layout.attempts, self.incarnation, lock)
-        self._spark = spark
+        files, attempts = root.files, root.layout.attempts
+        self.fence = Fence(files.read, files.names, attempts, self.incarnation, lock)
+        self._spark = root.spark
         self._files = files
-        self._layout = layout
-        self._app_id = f"{job.graph.job}/driver"
-        self._fingerprint = fingerprint(job.graph)
+        self._layout = root.layout
+        self._app_id = f"{job}/driver"
+        self._fingerprint = fingerprint
         self._tables: dict[str, DriverTable] = {}
 
-    def say(
+    def record(
         self,
         attempt: int,
         kind: AttemptFact,

@@ -1,4 +1,10 @@
-"""TODO."""
+"""A table of facts that only the driver writes, one commit for each fact.
+
+Each commit carries a transaction id that rises with the driver's incarnation, and is looked up in
+the log afterwards: a write that returned without a commit (Delta skips a transaction id that is not
+new) is an error, not a success. Where no lock keeps two drivers apart, a driver's first commit to
+each table holds no fact: behind it no older driver can commit.
+"""
 
 from __future__ import annotations
 

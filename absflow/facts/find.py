@@ -1,4 +1,4 @@
-"""TODO."""
+"""A checkpoint by its id, with all that must be known of it to restore it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from absflow.protocol.checkpoints import (
     FailureReason,
     Manifest,
 )
+from absflow.protocol.lineage import shortened
 from absflow.protocol.recovery.attempts import Origin
 from absflow.protocol.recovery.branch import latest
 from absflow.protocol.recovery.savepoint_writer import cut_of
-from absflow.protocol.retention.plan import shortened
 from absflow.storage.delta import tables
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout

@@ -1,4 +1,4 @@
-"""TODO."""
+"""What an attempt has noted of its on-checkpoint sinks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,11 @@
-"""A stage's part of a manifest as the ``checkpoints`` table has it."""
+"""From rows of the tables of facts to records, and back.
+
+Every reader takes rows as mappings, so that Spark, deltalake and tests can give them.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from datetime import datetime, timezone
@@ -16,17 +20,16 @@ from absflow.protocol.checkpoints import (
     StageManifest,
     StageReport,
 )
+from absflow.protocol.lineage import Compacted
 from absflow.protocol.load import Backlog, Load
 from absflow.protocol.recovery.attempts import Attempt, Origin
 from absflow.protocol.recovery.savepoint_writer import WrittenSavepoint
-from absflow.protocol.retention.inventory import (
-    Compacted,
-)
 
 __all__ = [
     "attempts_of",
     "compacted_of",
     "deleted_of",
+    "details_of",
     "manifest_of",
     "millis",
     "stage_of",
@@ -139,3 +142,11 @@ def timestamp(time_ms: int) -> datetime:
 def millis(time: datetime) -> int:
     """The inverse of :func:`timestamp`."""
     return round(time.timestamp() * 1000)
+
+
+def details_of(rows: Iterable[Mapping[str, Any]], attempt: int, kind: str) -> dict[str, Any] | None:
+    """What a fact of this kind in ``attempts`` says of an attempt; None if there is no such fact."""
+    for row in rows:
+        if row["attempt"] == attempt and row["kind"] == kind:
+            return dict(json.loads(row["details"]))
+    return None

@@ -1,4 +1,10 @@
-"""TODO."""
+"""Requests from outside of the driver: rows of the ``requests`` table.
+
+The command line writes that table and the driver only reads it, for two processes must not write
+one table on a local file system. A row that wants a savepoint names the driver that it is for, so
+no later one triggers it; its answer is a row of ``checkpoints``. A row that wants checkpoints
+deleted is for every driver, and goes to retention.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""A storage root read with Spark, for the inventory."""
 
 from __future__ import annotations
 

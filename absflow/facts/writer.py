@@ -1,4 +1,4 @@
-"""TODO."""
+"""The facts that the coordinator writes, and its state derived from them."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ from absflow.protocol.coordinator.messages import (
     WriteBarrier,
 )
 from absflow.protocol.coordinator.pending import Coordinator
+from absflow.protocol.lineage import Compacted, shortened
 from absflow.protocol.recovery.attempts import Origin
 from absflow.protocol.recovery.savepoint_writer import WrittenSavepoint
-from absflow.protocol.retention.inventory import Compacted
-from absflow.protocol.retention.plan import shortened
 from absflow.storage.channel_state import channel_state
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout

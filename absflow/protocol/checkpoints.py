@@ -24,7 +24,6 @@ __all__ = [
     "StageManifest",
     "StageReport",
     "Status",
-    "extend_lineage",
     "status_of",
 ]
 
@@ -226,27 +225,6 @@ class Fact:
     kind: FactKind
     reason: FailureReason | None = None
     request: str = ""
-
-
-def extend_lineage(
-    previous: tuple[int, ...], checkpoint_id: int, base_id: int, rows_changed: int
-) -> tuple[int, ...]:
-    """The sets that make up a stage's state at ``checkpoint_id``.
-
-    A full snapshot (``base_id`` 0) stands alone. An increment holds every change since its base,
-    so it may be laid on the newest completed checkpoint m with base <= m (whose lineage is
-    ``previous``): what m already has is repeated, never missed. A snapshot without a change wrote
-    no set.
-
-    >>> extend_lineage((1, 2), 4, base_id=1, rows_changed=7)
-    (1, 2, 4)
-    >>> extend_lineage((1, 2), 5, base_id=0, rows_changed=7)
-    (5,)
-    >>> extend_lineage((1, 2), 6, base_id=2, rows_changed=0)
-    (1, 2)
-    """
-    changed = (checkpoint_id,) if rows_changed else ()
-    return changed if base_id == 0 else (*previous, *changed)
 
 
 def status_of(checkpoint_id: int, facts: Iterable[Fact]) -> Status:

@@ -1,11 +1,11 @@
-"""TODO."""
+"""A job that has been checked, as every wing sees it; no I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from absflow.columnar.stage import StageSpec
 from absflow.graph import Graph
@@ -31,15 +31,6 @@ class JobSpec:
     frames: Mapping[str, DataFrame]
     sinks: Mapping[str, Sink]
 
-    def prepare_sinks(self, spark: SparkSession) -> None:
-        """See that each sink can be used; :meth:`absflow.Sink.prepare`.
-
-        Raises:
-            GraphError: a sink's table is another one.
-        """
-        for name, node in self.graph.sinks.items():
-            self.sinks[name].prepare(spark, self.graph.stages[node.stage].output)
-
     def immediate_sinks(self, stage: str) -> dict[str, Sink]:
         """The sinks that a stage's batches write, by name."""
         return {
@@ -63,7 +54,7 @@ class ControlStart:
 
 
 def source_index(spec: StageSpec, name: str) -> int:
-    """The place of an input of a chain's first stage among the plan's sources."""
+    """The place of an input of a chain's first stage among its query's sources."""
     return spec.order(name)
 
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""The wall clock, as every table of a job has it."""
 
 from __future__ import annotations
 

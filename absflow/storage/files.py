@@ -8,7 +8,6 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from absflow.errors import StorageError
-from absflow.storage.delta.log import newest_version
 
 __all__ = ["Files"]
 
@@ -99,17 +98,6 @@ class Files:
             if _class_of(error).endswith("FileNotFoundException"):
                 return []
             raise _storage_error("list", path, error) from error
-
-    def newest_version(self, table: str) -> int:
-        """The newest version of the Delta table at ``table``.
-
-        Raises:
-            StorageError: if there is none.
-        """
-        version = newest_version(self.names(f"{table}/_delta_log"))
-        if version is None:
-            raise StorageError(f"there is no Delta table at {table!r}")
-        return version
 
     def delete(self, path: str) -> None:
         """Delete a file or a directory with all in it; nothing happens if there is none."""

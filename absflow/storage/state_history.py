@@ -1,4 +1,4 @@
-"""TODO."""
+"""The table of a stage's state history: its columns, and its live rows."""
 
 from __future__ import annotations
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from absflow.spark.batch import snapshots
 from absflow.spark.control import retention
 from absflow.storage.delta import transactions
 
@@ -96,7 +95,7 @@ POINTS: dict[str, Point] = {
     **_around("keeping of a position", "absflow.spark.sources.positions:SourceLogs.keep"),
     **_around("checkpoints commit", "absflow.facts.writer:FactWriter.write_completion"),
     **_around("commit of an abort", "absflow.facts.writer:FactWriter.write_abort", often=1),
-    **_around("staging of a snapshot", "absflow.spark.batch.reports:StageReports._stage"),
+    **_around("staging of a snapshot", "absflow.spark.batch.stage:ChainStage._stage_pages"),
     **_around("saving of the alignment", "absflow.spark.batch.alignment_log:AlignmentLog.save"),
     **_around("claim of the storage root", _APPEND, _on("/attempts"), often=1),
     "before Spark's commit": Point(
@@ -191,15 +190,13 @@ def _die_with(loop: int) -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-_WAYS = ("by workers", "from the batch", "staging")
+_WAYS = ("by workers", "staging")
 
 
 def _take_a_way(way: str) -> None:
     """How snapshots come into the state history in this life; the next may have another."""
     if way != "by workers":  # as if they might not: this asks for the state histories only
         transactions.plain_table = lambda *_: None
-    if way == "staging":
-        snapshots.SMALL = 0  # else none is large, for these jobs
 
 
 def main(program: str, arguments: list[str]) -> None:
@@ -211,7 +208,7 @@ def main(program: str, arguments: list[str]) -> None:
     watch = _Watch(Path(os.environ["CHAOS_PROGRESS"]), order)
     watch.comes_to(STARTED)
     retention.EVERY, retention.REST = 2.0, 1.0
-    _take_a_way("staging" if "staging" in order else _WAYS[zlib.crc32(order.encode()) % 3])
+    _take_a_way("staging" if "staging" in order else _WAYS[zlib.crc32(order.encode()) % len(_WAYS)])
     for name, point in ALL_POINTS.items():
         watch.install(name, point)
     sys.argv = [program, *arguments]

@@ -21,7 +21,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
 from absflow.facts.columns import ATTEMPTS, BARRIERS, CHECKPOINTS, OVERTAKES
-from absflow.protocol.checkpoints import extend_lineage
+from absflow.protocol.lineage import extend_lineage
 from absflow.storage.state_history import history_columns
 
 START = datetime(2026, 1, 2, 9, 0, tzinfo=timezone.utc)

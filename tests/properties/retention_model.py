@@ -8,7 +8,7 @@ import copy
 import math
 from dataclasses import dataclass, field
 
-from absflow.protocol.checkpoints import extend_lineage
+from absflow.protocol.lineage import extend_lineage, lineage_of
 from absflow.protocol.retention.inventory import (
     Channel,
     Compact,
@@ -24,7 +24,7 @@ from absflow.protocol.retention.inventory import (
     Pending,
     Sink,
 )
-from absflow.protocol.retention.plan import lineage_of, plan
+from absflow.protocol.retention.plan import plan
 
 # The channel of `left` is read by stage `right`, that of `right` by a sink.
 STAGES = ("left", "right")

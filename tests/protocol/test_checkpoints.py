@@ -16,9 +16,9 @@ from absflow.protocol.checkpoints import (
     StageManifest,
     StageReport,
     Status,
-    extend_lineage,
     status_of,
 )
+from absflow.protocol.lineage import extend_lineage
 
 MODULES = [
     m.name

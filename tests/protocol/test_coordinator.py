@@ -30,7 +30,7 @@ from absflow.protocol.coordinator.messages import (
 )
 from absflow.protocol.coordinator.pending import Phase
 from absflow.protocol.coordinator.triggers import next_trigger_ms
-from absflow.protocol.retention.inventory import Compacted
+from absflow.protocol.lineage import Compacted
 
 
 def test_a_checkpoint_from_trigger_to_completion():

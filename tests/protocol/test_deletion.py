@@ -6,11 +6,11 @@ from itertools import chain, combinations, product
 import pytest
 
 from absflow.errors import ProtocolViolation
+from absflow.protocol.lineage import Compacted, lineage_of
 from absflow.protocol.retention.deletion import Deletion, Verdict, freed, judge, obey
 from absflow.protocol.retention.inventory import (
     Channel,
     Compact,
-    Compacted,
     Completed,
     DeleteEpochs,
     DeleteManifest,
@@ -22,7 +22,7 @@ from absflow.protocol.retention.inventory import (
     Pending,
     RetentionPolicy,
 )
-from absflow.protocol.retention.plan import lineage_of, needed, plan
+from absflow.protocol.retention.plan import needed, plan
 
 
 def completed(n, *lineage, attempt=1, in_flight=()):

@@ -8,10 +8,10 @@ import pytest
 from absflow.errors import ProtocolViolation
 from absflow.facts.records import compacted_of, deleted_of
 from absflow.protocol.checkpoints import Manifest, StageManifest, StageReport
+from absflow.protocol.lineage import Compacted, lineage_of, shortened
 from absflow.protocol.retention.inventory import (
     Channel,
     Compact,
-    Compacted,
     Completed,
     DeleteEpochs,
     DeleteManifest,
@@ -25,7 +25,7 @@ from absflow.protocol.retention.inventory import (
     RetentionPolicy,
     Sink,
 )
-from absflow.protocol.retention.plan import explain, lineage_of, plan, shortened
+from absflow.protocol.retention.plan import explain, plan
 
 
 def completed(n, *lineage, attempt=1, in_flight=()):

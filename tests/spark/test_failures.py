@@ -17,7 +17,6 @@ from reading import assert_same_rows, completed, facts, files_read, state_at
 from session import settings
 
 import absflow
-from absflow.spark.batch import snapshots
 from absflow.spark.stream import pages as stream_pages
 from absflow.spark.worker import packing
 from absflow.storage.delta import transactions
@@ -103,12 +102,13 @@ def test_a_checkpoint_that_takes_too_long_expires_and_the_job_gives_up(
     assert files_read(completed(spark, root / "job")[-1], "left", "a") == 3
 
 
-@pytest.mark.parametrize("small", [snapshots.SMALL, 0], ids=["in the batch", "beside it"])
+@pytest.mark.parametrize("by_workers", [True, False], ids=["files of workers", "staged pages"])
 def test_a_failed_history_append_aborts_its_checkpoint_only(
-    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any, small: int
+    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any, by_workers: bool
 ) -> None:
     """SNAPSHOT_FAILED; the next one completes and its state is whole."""
-    monkeypatch.setattr(snapshots, "SMALL", small)
+    if not by_workers:
+        monkeypatch.setattr(transactions, "plain_table", lambda *_: None)
     append = transactions.append_once
     failures = iter([True])
 

@@ -30,6 +30,7 @@ from absflow.spark.start.attempt import prepare_attempt
 from absflow.storage.delta import transactions
 from absflow.storage.delta.log import Commit, newest_version, parse_commit
 from absflow.storage.files import Files
+from absflow.storage.root import StorageRoot
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -251,8 +252,9 @@ def test_without_a_lock_the_claim_stops_the_older_driver(
             assert older.is_active
             assert time.monotonic() < end
             time.sleep(0.05)
-        begun = prepare_attempt(spark, chain(spark, tmp_path)._checked())
-        assert (begun.claim.incarnation, begun.claim.lock.held) == (2, False)
+        later = StorageRoot.open(spark, str(tmp_path / "job"))
+        prepared = prepare_attempt(later, chain(spark, tmp_path)._checked())
+        assert (prepared.claim.incarnation, prepared.claim.lock.held) == (2, False)
         with pytest.raises(FencedError, match="driver incarnation 2 took the job over at"):
             older.await_termination(PATIENCE_S)
     of_newer = [m for m in made if m["app_id"] == "chain/driver" and m["version"] >> 32 == 2]

@@ -22,8 +22,7 @@ import absflow
 from absflow.facts.inventory import gather
 from absflow.facts.records import deleted_of
 from absflow.facts.spark_reader import SparkStorageReader
-from absflow.protocol.retention.inventory import Compacted
-from absflow.protocol.retention.plan import lineage_of
+from absflow.protocol.lineage import Compacted, lineage_of
 from absflow.spark.control import retention
 from absflow.storage import history_sql
 from absflow.storage.layout import Layout

@@ -1,4 +1,4 @@
-"""The ways of a snapshot into the state history: as files of the workers, or by the fallbacks."""
+"""The ways of a snapshot into the state history: as files of the workers, or by staged pages."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, stage_of, state_at
 from session import settings
 
-from absflow.spark.batch import snapshots
-from absflow.spark.batch.reports import StageReports
+from absflow.spark.batch.handover import SnapshotHandover, StagedPages
+from absflow.spark.batch.snapshots import SnapshotAppender
+from absflow.spark.batch.stage import ChainStage
 from absflow.storage.delta import transactions
+from absflow.storage.delta.transactions import UncommittedFiles
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -34,28 +36,28 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def staged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The checkpoints of ``left`` whose snapshots were staged, as they come."""
-    put_aside, seen = StageReports._stage, []
+    stage_pages, seen = ChainStage._stage_pages, []
 
-    def noting(self: StageReports, pages: Any, checkpoint_id: int) -> str:
+    def noting(self: ChainStage, pages: Any, checkpoint_id: int) -> StagedPages:
         if self.spec.name == "left":
             seen.append(checkpoint_id)
-        return put_aside(self, pages, checkpoint_id)
+        return stage_pages(self, pages, checkpoint_id)
 
-    monkeypatch.setattr(StageReports, "_stage", noting)
+    monkeypatch.setattr(ChainStage, "_stage_pages", noting)
     return seen
 
 
 @pytest.fixture
 def by_workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The checkpoints of ``left`` whose snapshots the workers have written."""
-    written, seen = StageReports.written, []
+    submit, seen = SnapshotAppender.submit, []
 
-    def noting(self: StageReports, *given: Any) -> dict[int, transactions.UncommittedFiles]:
-        made = written(self, *given)
-        seen.extend(made if self.spec.name == "left" else ())
-        return made
+    def noting(self: SnapshotAppender, snapshot: SnapshotHandover) -> None:
+        if self._spec.name == "left" and isinstance(snapshot.content, UncommittedFiles):
+            seen.append(snapshot.checkpoint_id)
+        submit(self, snapshot)
 
-    monkeypatch.setattr(StageReports, "written", noting)
+    monkeypatch.setattr(SnapshotAppender, "submit", noting)
     return seen
 
 
@@ -87,21 +89,18 @@ def by_spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert len(asked) == len(set(asked))
 
 
-@pytest.mark.parametrize("way", ["by workers", "from the batch", "staged"])
-def test_all_ways_give_the_same_history(
+@pytest.mark.parametrize("way", ["by workers", "staged"])
+def test_both_ways_give_the_same_history(
     spark: SparkSession,
     root: Path,
     staged: list[int],
-    monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
     by_workers: list[int],
     way: str,
 ) -> None:
-    """From the batch it is one file, and nothing is staged; what is staged is deleted."""
+    """Staged pages are deleted once they are in the history."""
     if way != "by workers":
         request.getfixturevalue("by_spark")
-    if way == "staged":
-        monkeypatch.setattr(snapshots, "SMALL", 0)
     with settings(spark, conf(root)):
         assert chain(spark, root).start().await_termination(timeout=240)
     there = completed(spark, root / "job")
@@ -113,13 +112,9 @@ def test_all_ways_give_the_same_history(
     if way == "staged":
         assert staged
         assert set(staged) == files.keys()
-    else:
-        assert staged == []
-    # But for those of a start's first batch.
+    # But for those of a start's first batch, which are staged.
     assert (len(by_workers) >= len(there) - 1) == (way == "by workers")
-    if way == "from the batch":
-        assert set(files.values()) == {1}
-        assert all(stage_of(row, "left")["async_ms"] == 0 for row in there)
+    assert set(staged).isdisjoint(by_workers)
     assert still_staged(root) == []
 
 
@@ -127,21 +122,19 @@ def test_all_ways_give_the_same_history(
 def test_a_snapshot_does_not_pass_one_that_waits(
     spark: SparkSession, tmp_path: Path, staged: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a large one is being appended, a small one is staged behind it; both complete.
+    """While one is being appended, the next is staged behind it; both complete.
 
     Delta takes the ids of a writer in their order only: the earlier one would be lost.
     """
     append, waits, may_go_on = transactions.append_once, threading.Event(), threading.Event()
 
-    def slow(frame: Any, path: str, *rest: Any, **named: Any) -> None:
+    def slow(frame: Any, path: str, *rest: Any, **named: Any) -> Any:
         if "/state/left" in path and threading.current_thread().name == "absflow-history-left":
-            monkeypatch.setattr(snapshots, "SMALL", 1 << 30)
             waits.set()
             assert may_go_on.wait(120)
-        append(frame, path, *rest, **named)
+        return append(frame, path, *rest, **named)
 
     monkeypatch.setattr(transactions, "append_once", slow)
-    monkeypatch.setattr(snapshots, "SMALL", 0)
     more = {"checkpoint__max_concurrent": "3", "checkpoint__timeout": "120s"}
     files = source_files(tmp_path / "a", rows=60, seed=7)
     next(files)  # Spark wants the folder to be there

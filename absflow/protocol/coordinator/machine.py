@@ -41,7 +41,6 @@ from absflow.protocol.checkpoints import (
     Manifest,
     StageManifest,
     StageReport,
-    extend_lineage,
 )
 from absflow.protocol.coordinator.messages import (
     Action,
@@ -81,7 +80,7 @@ from absflow.protocol.coordinator.triggers import (
     trigger_due,
     trigger_savepoint,
 )
-from absflow.protocol.retention.plan import shortened
+from absflow.protocol.lineage import extend_lineage, shortened
 
 __all__ = ["recover", "step"]
 

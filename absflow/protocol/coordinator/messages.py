@@ -11,7 +11,7 @@ from enum import Enum
 
 from absflow.protocol.alignment_state import Barrier
 from absflow.protocol.checkpoints import FailureReason, Kind, Manifest, StageReport
-from absflow.protocol.retention.inventory import Compacted
+from absflow.protocol.lineage import Compacted
 
 __all__ = [
     "Action",

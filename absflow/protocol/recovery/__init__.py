@@ -1,1 +1,1 @@
-"""TODO"""
+"""From the facts of earlier drivers to what a start does: attempts, branches, restores."""

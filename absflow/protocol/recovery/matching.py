@@ -1,4 +1,7 @@
-"""TODO."""
+"""How the stages of a graph get their state from a checkpoint of another graph.
+
+Rules of this file: plain functions over manifests and descriptions.
+"""
 
 from __future__ import annotations
 

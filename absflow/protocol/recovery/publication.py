@@ -20,7 +20,7 @@ from absflow.protocol.recovery.attempts import Attempt
 from absflow.protocol.recovery.branch import branch_ids
 from absflow.protocol.recovery.savepoint_writer import WrittenSavepoint
 
-__all__ = ["Publication", "owed"]
+__all__ = ["Publication", "unpublished"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Publication:
     attempt: int
 
 
-def owed(
+def unpublished(
     root: str,
     attempts: Iterable[Attempt],
     completed: Mapping[int, int],

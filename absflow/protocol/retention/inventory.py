@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from absflow.protocol.lineage import Compacted
+
 __all__ = [
     "Action",
     "Channel",
     "Compact",
-    "Compacted",
     "Completed",
     "DeleteEpochs",
     "DeleteManifest",
@@ -72,23 +73,6 @@ class Completed:
     attempt: int
     lineages: Mapping[str, tuple[int, ...]]
     in_flight: tuple[InFlight, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Compacted:
-    """A COMPACTED fact: ``set_id`` holds what the sets ``replaces`` add up to.
-
-    Attributes:
-        checkpoint_id: the checkpoint whose lineage was ``replaces`` then.
-        stage: the stage.
-        set_id: the set that was written.
-        replaces: at least two sets, oldest first.
-    """
-
-    checkpoint_id: int
-    stage: str
-    set_id: int
-    replaces: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,15 +27,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from absflow.errors import ProtocolViolation
-from absflow.protocol.checkpoints import Manifest
+from absflow.protocol.lineage import Compacted, lineage_of
 from absflow.protocol.retention.inventory import (
     Action,
     Channel,
     Compact,
-    Compacted,
     Completed,
     DeleteEpochs,
     DeleteManifest,
@@ -49,47 +47,7 @@ from absflow.protocol.retention.inventory import (
     Sink,
 )
 
-__all__ = ["explain", "lineage_of", "needed", "plan", "shortened"]
-
-
-def lineage_of(
-    stage: str, lineage: tuple[int, ...], compacted: Iterable[Compacted]
-) -> tuple[int, ...]:
-    """The sets to read for the state of ``stage``, oldest first.
-
-    Args:
-        stage: the stage.
-        lineage: what a manifest says, or what this function said before.
-        compacted: all COMPACTED facts, in any order.
-
-    >>> facts = [Compacted(3, "a", -3, (1, 2, 3)), Compacted(5, "a", -5, (-3, 5))]
-    >>> lineage_of("a", (1, 2, 3, 4), facts)
-    (-3, 4)
-    >>> lineage_of("a", (1, 2, 3, 5, 6), facts)
-    (-5, 6)
-    >>> lineage_of("a", (1, 2), facts)
-    (1, 2)
-    """
-    shorter = {c.replaces: c.set_id for c in compacted if c.stage == stage}
-    length = len(lineage)
-    while length > 1:
-        set_id = shorter.get(lineage[:length])
-        if set_id is None:
-            length -= 1
-        else:
-            lineage = (set_id, *lineage[length:])
-            length = len(lineage)
-    return lineage
-
-
-def shortened(manifest: Manifest, compacted: Iterable[Compacted]) -> Manifest:
-    """The manifest with the lineages that are to be read; arguments as for :func:`lineage_of`."""
-    facts = tuple(compacted)
-    stages = (
-        replace(stage, lineage=lineage_of(stage.report.stage, stage.lineage, facts))
-        for stage in manifest.stages
-    )
-    return replace(manifest, stages=tuple(stages))
+__all__ = ["explain", "needed", "plan"]
 
 
 def plan(there: Inventory, policy: RetentionPolicy) -> tuple[Action, ...]:

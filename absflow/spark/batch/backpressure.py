@@ -1,7 +1,7 @@
 """How far each stage is behind, and stages that wait for those behind them.
 
 A channel takes whatever its stage writes, so a slow consumer costs disk and checkpoints, not
-memory, and nobody would notice. How far a consumer has come is in the progress that Spark tells of
+memory, and nobody would notice. How far a consumer has come is in the progress that Spark reports of
 its query; what the channel holds behind that stands in the channel's log. So knowing it costs no
 Spark job, and a batch nothing: the log is read when somebody asks.
 
@@ -32,8 +32,6 @@ from absflow.storage.layout import Layout
 __all__ = ["Backpressure"]
 
 _LOG = logging.getLogger(__name__)
-
-
 _SAID_EVERY_MS = 60_000
 
 

@@ -32,8 +32,8 @@ class BatchDone:
         rows_per_second: as Spark measures it.
         start_ms: when its trigger began, ms since 1970 (UTC).
         end_ms: when it was over.
-        ends: the position that it read each of the plan's sources to; None for nothing so far.
-        exhausted: the places of the plan's sources that had nothing new when it was planned.
+        ends: the position that it read each of the query's sources to; None for nothing so far.
+        exhausted: the places of the query's sources that had nothing new when it was planned.
     """
 
     run_id: str
@@ -62,11 +62,11 @@ class QueryDied:
 
 
 class QueryListener(StreamingQueryListener):
-    """Translates events of the queries that it is told about, and does nothing else."""
+    """Translates the events of queries, and does nothing else."""
 
-    def __init__(self, tell: Callable[[BatchDone | QueryIdle | QueryDied], None]) -> None:
-        """Use ``tell`` to put an event into the queue; it must not block."""
-        self._tell = tell
+    def __init__(self, post: Callable[[BatchDone | QueryIdle | QueryDied], None]) -> None:
+        """Use ``post`` to put an event into the queue; it must not block."""
+        self._post = post
         jvm: Any = SparkContext._jvm
         wrapper = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper
         self._jlistenerobj = wrapper(_AsText(self))
@@ -76,7 +76,7 @@ class QueryListener(StreamingQueryListener):
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """No source has had anything new for a while (``noDataProgressEventInterval``)."""
-        self._tell(QueryIdle(str(event.runId)))
+        self._post(QueryIdle(str(event.runId)))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A batch is done; as :meth:`progressed`."""
@@ -93,7 +93,7 @@ class QueryListener(StreamingQueryListener):
         begin = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00"))
         start_ms = round(begin.timestamp() * 1000)
         ends = (source["endOffset"] for source in progress["sources"])
-        self._tell(
+        self._post(
             BatchDone(
                 run_id=progress["runId"],
                 batch_id=progress["batchId"],
@@ -108,7 +108,7 @@ class QueryListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """A query is gone."""
-        self._tell(QueryDied(str(event.runId), event.exception))
+        self._post(QueryDied(str(event.runId), event.exception))
 
 
 class _AsText(JStreamingQueryListener):

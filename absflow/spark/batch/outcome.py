@@ -1,4 +1,7 @@
-"""TODO."""
+"""What one stage did in one micro-batch: the REPORT pages of its key groups, put together.
+
+No I/O: from the pages' payloads to one record.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ class BatchTimes:
 
     Attributes:
         started_ms: when it began, ms since 1970 (UTC).
-        sync_ms: how long it took to put snapshots aside, or into the history, and the alignment.
+        sync_ms: how long it took to hand over the snapshots and to save the alignment.
         commit_ms: how long its commits took.
     """
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""How the query of a chain is started, and how its tasks get the alignment before a batch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from absflow.storage.session import conf_set
 __all__ = ["set_alignments", "start_query"]
 
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
-
-
 _STARTING = threading.Lock()
 
 

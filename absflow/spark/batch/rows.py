@@ -1,27 +1,187 @@
-"""TODO."""
+"""The writes of a micro-batch's rows: to the channel, to the sinks, and its barriers behind them.
+
+Each write is one Delta commit with a transaction id of attempt and batch, so a replay repeats none.
+Before each the fence is asked whether a newer driver has started.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from absflow.columnar.pages import (
-    PageKind,
-)
+from absflow.columnar.pages import FORWARDED, Page, PageKind, channel_schema, control_rows
+from absflow.columnar.stage import StageSpec
+from absflow.facts.fence import Fence
+from absflow.sinks import DeltaSink, Sink, SinkWrite
+from absflow.spark.batch.pages import Totals, is_kind, totals_columns
+from absflow.spark.batch.replay import is_in_channel
+from absflow.spark.batch.worker_output import WorkerOutput, read_reports
+from absflow.spark.worker.output_rows import unpack_function
+from absflow.spark.worker.snapshot_files import Histories, SnapshotFiles
+from absflow.storage.delta import transactions
 
-__all__ = ["batch_totals", "is_kind"]
+__all__ = ["RowWriter"]
 
 
-def is_kind(kind: PageKind) -> Column:
-    return F.col("kind") == kind.value
+class RowWriter:
+    """Writes what the last stage of a chain emits."""
 
+    def __init__(
+        self,
+        job: str,
+        stage: StageSpec,
+        attempt: int,
+        *,
+        channel: str | None,
+        sinks: dict[str, Sink],
+        fence: Fence,
+    ) -> None:
+        """Write for ``stage``.
 
-def batch_totals() -> list[Any]:
-    """What every batch tells about its pages, at no cost of its own."""
-    return [
-        F.sum(F.when(is_kind(PageKind.DATA), F.col("rows")).otherwise(0)).alias("rows"),
-        F.max(F.when(is_kind(PageKind.DATA), F.col("checkpoint_id"))).alias("epoch"),
-        F.count(F.when(is_kind(PageKind.REPORT), 1)).alias("reports"),
-    ]
+        Args:
+            job: the job's name.
+            stage: the last stage of the chain.
+            attempt: the job's attempt.
+            channel: the stage's channel; None if no other query reads the stage.
+            sinks: the stage's sinks by name.
+            fence: asked before each write.
+        """
+        self._job = job
+        self._stage = stage
+        self._attempt = attempt
+        self._channel = channel
+        self._channel_app = f"{job}/{stage.name}/attempt={attempt}/channel"
+        self._sinks = sinks
+        self._whole_sink = next((name for name, sink in sinks.items() if sink.reads_all), None)
+        self._fence = fence
+
+    def write_after_start(
+        self, pages: DataFrame, batch_id: int, epoch: int
+    ) -> tuple[Totals, WorkerOutput]:
+        """Write the channel's rows of the first batch behind a start, unless they are there.
+
+        Delta skips a write that is there without running its plan, and the stateful operator must
+        run, so an action of its own comes first.
+
+        Args:
+            pages: the batch's pages, persisted.
+            batch_id: the batch.
+            epoch: the stage's epoch before the batch.
+
+        Raises:
+            ReplayMismatchError: other rows are there.
+        """
+        totals = self._count(pages)
+        if self._channel is not None:
+            rows = self._rows(pages, batch_id, is_kind(PageKind.DATA)).frame()
+            if not is_in_channel(rows, self._channel, self._stage.name, batch_id, epoch):
+                self._write_channel(pages, batch_id, None)
+        return totals, self._reports(pages, totals)
+
+    def write_first(
+        self, pages: DataFrame, batch_id: int, epoch: int, histories: Histories
+    ) -> tuple[Totals, WorkerOutput]:
+        """The write that runs the operator: to the channel, else to the first sink that reads all.
+
+        Where workers write its files, they write the snapshots of ``histories`` in the same Spark
+        job, and send the REPORT pages; so a barrier needs no job of its own.
+        """
+        observation, messages = Observation(), None
+        observed = pages.observe(observation, *totals_columns())
+        side_output = partial(SnapshotFiles, histories)
+        if self._channel is not None:
+            messages = self._write_channel(observed, batch_id, side_output)
+        elif self._whole_sink is not None:
+            messages = self._write_sink(observed, self._whole_sink, batch_id, epoch, side_output)
+        else:
+            totals = self._count(pages)
+            return totals, self._reports(pages, totals)
+        totals = Totals(**observation.get)
+        if messages is None:
+            return totals, self._reports(pages, totals)
+        return totals, WorkerOutput(histories, messages)
+
+    def write_sinks(
+        self, pages: DataFrame, batch_id: int, epochs: list[int], *, after_start: bool
+    ) -> None:
+        """Write the rows of these epochs, rising, to each sink: one commit for each epoch.
+
+        What :meth:`write_first` has written is left out.
+        """
+        written = None if after_start or self._channel is not None else self._whole_sink
+        for name in self._sinks:
+            for epoch in epochs:
+                if not (name == written and epoch == epochs[0]):
+                    self._write_sink(pages, name, batch_id, epoch, None)
+
+    def forward_barriers(self, pages: DataFrame, batch_id: int) -> None:
+        """Commit the batch's barriers to the channel, behind its rows, in a commit of their own.
+
+        A Delta reader may stop between two files of a commit, but passes no version before it has
+        read all of it.
+        """
+        if self._channel is None:
+            return
+        kinds = [kind.value for kind in FORWARDED]
+        rows = pages.where(F.col("kind").isin(kinds) & (F.col("key_group") == 0)).collect()
+        if not rows:
+            return
+        control = [Page.from_row(row) for row in rows]
+        table = control_rows(control, self._stage.output, batch_id)
+        barriers = transactions.DriverRows(pages.sparkSession, table)
+        words = [f"{page.kind.value.lower()} {page.checkpoint_id}" for page in control]
+        note = {"rows": ", ".join(words), "stage": self._stage.name, "batch": batch_id}
+        self._fence.check()
+        version = 2 * batch_id + 1
+        transactions.append_once(barriers, self._channel, self._channel_app, version, note)
+
+    def _write_channel(
+        self, pages: DataFrame, batch_id: int, side_output: Callable[[], SnapshotFiles] | None
+    ) -> list[str] | None:
+        assert self._channel is not None
+        note = {"rows": "rows", "stage": self._stage.name, "batch": batch_id}
+        rows = self._rows(pages, batch_id, is_kind(PageKind.DATA), side_output)
+        self._fence.check()
+        version = 2 * batch_id
+        return transactions.append_once(rows, self._channel, self._channel_app, version, note)
+
+    def _write_sink(
+        self,
+        pages: DataFrame,
+        name: str,
+        batch_id: int,
+        epoch: int,
+        side_output: Callable[[], SnapshotFiles] | None,
+    ) -> list[str] | None:
+        made = SinkWrite(self._job, self._stage.name, name, self._attempt, batch_id, epoch)
+        wanted = is_kind(PageKind.DATA) & (F.col("checkpoint_id") == epoch)
+        self._fence.check()
+        sink = self._sinks[name]
+        if type(sink) is DeltaSink:
+            return sink.append(self._rows(pages, None, wanted, side_output), made)
+        # A class derived of it may look at the rows, too.
+        sink.write(self._rows(pages, None, wanted).frame(), made)
+        return None
+
+    def _rows(
+        self,
+        pages: DataFrame,
+        batch_id: int | None,
+        wanted: Column,
+        side_output: Callable[[], SnapshotFiles] | None = None,
+    ) -> transactions.ArrowRows:
+        output = self._stage.output
+        schema = output if batch_id is None else channel_schema(output)
+        if side_output is not None:
+            wanted |= is_kind(PageKind.REPORT) | is_kind(PageKind.STATE)
+        make = unpack_function(output, batch_id)
+        return transactions.ArrowRows(pages.where(wanted), make, schema, side_output)
+
+    def _count(self, pages: DataFrame) -> Totals:
+        return Totals(**pages.agg(*totals_columns()).collect()[0].asDict())
+
+    def _reports(self, pages: DataFrame, totals: Totals) -> WorkerOutput:
+        return read_reports(pages) if totals.reports else WorkerOutput({})

@@ -1,16 +1,14 @@
-"""From the STATE pages of a micro-batch to the stage's state history.
+"""From a snapshot that was handed over to a set of the stage's state history.
 
-Snapshots go to the history table in id order, each in one commit. The workers that write the rows
-of a micro-batch write the files of its snapshots, too (:class:`SnapshotFiles`); what is left is to
-name them in the table's log, which one thread per stage does while the stream goes on.
+One thread for each stage commits snapshots to the history table beside the stream, in id order,
+each in one commit; Delta skips the lower ids of a writer, so no snapshot may pass another. Nearly
+always the workers that wrote the rows of the micro-batch have written the set's files, too
+(:class:`~absflow.spark.worker.snapshot_files.SnapshotFiles`), and a commit that names them is all
+that is left. Where workers may not write them, and in the first batch of a start, whose rows may be
+there already, the thread makes the set of staged pages.
 
-Where workers may not write files, and in the first batch of a start, whose rows may be there
-already, a large snapshot is staged in files by its micro-batch, and the thread appends it; a small
-one is appended by its micro-batch from the pages at hand, if that thread has nothing to do: it
-takes hardly longer than to stage it, and nothing is left to do beside the stream.
-
-HistoryFound is said only after the commit was seen in the table's log. State goes from executors to
-storage; the driver sees counts only.
+HistoryFound is posted only after the commit was seen in the table's log. State goes from executors
+to storage; the driver sees counts only.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -34,29 +32,20 @@ from absflow.errors import StorageError
 from absflow.facts.fence import Fence
 from absflow.protocol.checkpoints import FailureReason
 from absflow.protocol.coordinator.messages import CheckpointFailed, Event, HistoryFound
-from absflow.spark.worker.snapshot_files import history_rows_of_pages
+from absflow.spark.batch.handover import SnapshotHandover, StagedPages
+from absflow.spark.worker.snapshot_files import history_rows
 from absflow.storage import state_history
 from absflow.storage.delta import tables, transactions
 from absflow.storage.delta.data_files import PlainTable
 from absflow.storage.delta.log import LogTail
+from absflow.storage.delta.transactions import UncommittedFiles
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 
-__all__ = ["SMALL", "SnapshotAppender"]
+__all__ = ["SnapshotAppender"]
 
 _LOG = logging.getLogger(__name__)
-
-
 _POOL = "absflow-history"
-
-
-# A snapshot on its way to the history: the directory where it is staged, or its files; or none.
-Taken: TypeAlias = str | transactions.UncommittedFiles | None
-
-
-# Bytes of STATE pages that are not worth a Spark job of their own to stage them: to write so many
-# into the history takes as long as that job's fixed cost (docs/internals/decisions, 53).
-SMALL = 1 << 20
 
 
 class SnapshotAppender:
@@ -72,7 +61,7 @@ class SnapshotAppender:
         attempt: int,
         files: Files,
         fence: Fence,
-        tell: Callable[[Event], None],
+        post: Callable[[Event], None],
     ) -> None:
         """Start the thread, which appends to the state history ``table``.
 
@@ -83,23 +72,18 @@ class SnapshotAppender:
         self._spec = spec
         self._files = files
         self._fence = fence
-        self._tell = tell
+        self._post = post
         self._table = layout.state(table)
         self._app_id = f"{job}/{spec.name}/attempt={attempt}/state"
         self._log = LogTail(files.read, files.names, self._table)
         files.delete(layout.staging(spec.name, attempt))
         self._plain: PlainTable | None = None
         self._looked = False
-        self._tasks: queue.Queue[tuple[int, Taken, float] | None] = queue.Queue()
+        self._tasks: queue.SimpleQueue[tuple[SnapshotHandover, float] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(
             target=self._run, name=f"absflow-history-{spec.name}", daemon=True
         )
         self._thread.start()
-
-    @property
-    def idle(self) -> bool:
-        """Whether everything that was submitted is in the history, or has failed."""
-        return not self._tasks.unfinished_tasks
 
     def history(self) -> tuple[PlainTable, pa.Schema] | None:
         """For :class:`SnapshotFiles`; None if workers may not write the table's files."""
@@ -113,44 +97,21 @@ class SnapshotAppender:
             return None
         return self._plain, snapshot_schema(self._spec.keys, self._spec.state)
 
-    def written(
-        self, table: PlainTable, adds: list[dict[str, Any]]
-    ) -> transactions.UncommittedFiles:
-        """A snapshot that :class:`SnapshotFiles` has written, for :meth:`submit`."""
-        return transactions.UncommittedFiles(self._spark, table, adds)
-
-    def submit(self, checkpoint_id: int, taken: Taken) -> None:
-        """Take over a snapshot; what became of it is told.
+    def uncommitted(self, table: PlainTable, adds: list[dict[str, Any]]) -> UncommittedFiles:
+        """The files of a snapshot that the workers have written.
 
         Args:
-            checkpoint_id: its checkpoint; rises from call to call, but for replays.
-            taken: the directory of its STATE pages, or its files; None if nothing changed.
+            table: the state history as it was when they were written.
+            adds: the actions that add them.
         """
-        self._tasks.put((checkpoint_id, taken, time.monotonic()))
+        return UncommittedFiles(self._spark, table, adds)
 
-    def append(self, checkpoint_id: int, pages: DataFrame) -> Event:
-        """Append a small snapshot on the caller's thread; only while :attr:`idle`.
+    def submit(self, snapshot: SnapshotHandover) -> None:
+        """Take over a snapshot; what became of it is posted.
 
-        Args:
-            checkpoint_id: its checkpoint.
-            pages: its STATE pages, persisted.
-
-        Returns:
-            HistoryFound.
-
-        Raises:
-            Exception: whatever Spark raises; nothing was appended, or not all that was due.
+        Ids rise from call to call, but for replays.
         """
-        # One task, so one file: a task and a file for each shuffle partition cost more.
-        self._write(checkpoint_id, _typed(pages.coalesce(1), self._spec))
-        return HistoryFound(checkpoint_id, self._spec.name)
-
-    def failed(self, checkpoint_id: int, error: Exception) -> Event:
-        """What there is to tell of a snapshot that could not be appended."""
-        stage = self._spec.name
-        _LOG.error("state history of %s, checkpoint %d", stage, checkpoint_id, exc_info=error)
-        cause = f"stage {stage}: {error}".splitlines()[0]
-        return CheckpointFailed(checkpoint_id, FailureReason.SNAPSHOT_FAILED, cause)
+        self._tasks.put((snapshot, time.monotonic()))
 
     def close(self) -> None:
         """Finish what was submitted and end the thread."""
@@ -160,29 +121,36 @@ class SnapshotAppender:
     def _run(self) -> None:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
         while (task := self._tasks.get()) is not None:
-            checkpoint_id, taken, since = task
-            took = 0
+            snapshot, since = task
             try:
-                if isinstance(taken, str):
-                    self._write(checkpoint_id, _typed(self._staged(taken), self._spec))
-                    self._files.delete(taken)
-                elif taken is not None:
-                    self._write(checkpoint_id, taken)
-                if taken is not None:
-                    took = round((time.monotonic() - since) * 1000)
-                event: Event = HistoryFound(checkpoint_id, self._spec.name, took)
+                event = self._commit(snapshot, since)
             except Exception as error:  # whatever it is, it must abort the checkpoint, not hang it
                 self._looked = False  # the table may have been changed
-                event = self.failed(checkpoint_id, error)
-            self._tasks.task_done()
-            self._tell(event)
+                event = self._failed(snapshot.checkpoint_id, error)
+            self._post(event)
+
+    def _commit(self, snapshot: SnapshotHandover, since: float) -> Event:
+        checkpoint_id, took_ms = snapshot.checkpoint_id, 0
+        match snapshot.content:
+            case UncommittedFiles() as files:
+                self._write(checkpoint_id, files)
+            case StagedPages(path):
+                self._write(checkpoint_id, _set_of(self._staged(path), self._spec))
+                self._files.delete(path)
+        if snapshot.content is not None:
+            took_ms = round((time.monotonic() - since) * 1000)
+        return HistoryFound(checkpoint_id, self._spec.name, took_ms)
+
+    def _failed(self, checkpoint_id: int, error: Exception) -> Event:
+        stage = self._spec.name
+        _LOG.error("state history of %s, checkpoint %d", stage, checkpoint_id, exc_info=error)
+        cause = f"stage {stage}: {error}".splitlines()[0]
+        return CheckpointFailed(checkpoint_id, FailureReason.SNAPSHOT_FAILED, cause)
 
     def _staged(self, path: str) -> DataFrame:
         return self._spark.read.schema(from_arrow_schema(PAGE_SCHEMA)).parquet(path)
 
-    def _write(
-        self, checkpoint_id: int, rows: transactions.ArrowRows | transactions.UncommittedFiles
-    ) -> None:
+    def _write(self, checkpoint_id: int, rows: transactions.ArrowRows | UncommittedFiles) -> None:
         note = {"stage": self._spec.name, "set": checkpoint_id}
         self._fence.check()
         transactions.append_once(rows, self._table, self._app_id, checkpoint_id, note)
@@ -198,7 +166,7 @@ class SnapshotAppender:
         return not table.where(F.col("set_id") == checkpoint_id).isEmpty()
 
 
-def _typed(pages: DataFrame, spec: StageSpec) -> transactions.ArrowRows:
+def _set_of(pages: DataFrame, spec: StageSpec) -> transactions.ArrowRows:
     """The rows of the state history table in STATE pages."""
     schema = state_history.history_columns(spec.keys, spec.state)
     inside = snapshot_schema(spec.keys, spec.state)
@@ -206,6 +174,6 @@ def _typed(pages: DataFrame, spec: StageSpec) -> transactions.ArrowRows:
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield from history_rows_of_pages(pages_of(batch), stage, inside, schema)
+            yield from history_rows(pages_of(batch), stage, inside, schema)
 
     return transactions.ArrowRows(pages, rows, schema)

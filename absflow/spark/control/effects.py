@@ -1,4 +1,4 @@
-"""The coordinator on the driver: steps of the pure machine, and its actions out to the tables."""
+"""The effects of the coordinator: steps of the pure machine, and its actions out to the tables."""
 
 from __future__ import annotations
 
@@ -33,14 +33,12 @@ from absflow.protocol.coordinator.messages import (
     WriteOvertake,
 )
 from absflow.protocol.coordinator.pending import Coordinator
+from absflow.protocol.lineage import Compacted
 from absflow.protocol.load import Load
-from absflow.protocol.retention.inventory import Compacted
 
-__all__ = ["Answer", "CoordinatorDriver"]
+__all__ = ["Answer", "CoordinatorEffects"]
 
 _LOG = logging.getLogger(__name__)
-
-
 _LONGEST_WAIT_MS = 500
 
 
@@ -59,7 +57,7 @@ class Answer:
     failed: str = ""
 
 
-class CoordinatorDriver:
+class CoordinatorEffects:
     """Steps the coordinator and does what it asks for; used by one thread."""
 
     def __init__(self, tables: FactWriter, state: Coordinator, now_ms: Callable[[], int]) -> None:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from absflow.columnar.pages import CHANNEL_FIELDS, PageKind
@@ -25,8 +25,7 @@ from absflow.protocol.restarts import RestartPolicy, Restarts, on_failure
 from absflow.sinks import SinkPublication
 from absflow.spark.model import JobSpec
 from absflow.storage.delta import tables
-from absflow.storage.files import Files
-from absflow.storage.layout import Layout
+from absflow.storage.root import StorageRoot
 
 __all__ = ["PublicationFailed", "Publisher"]
 
@@ -50,41 +49,37 @@ class Publisher:
 
     def __init__(
         self,
-        spark: SparkSession,
-        files: Files,
+        root: StorageRoot,
         job: JobSpec,
-        layout: Layout,
         attempt: int,
-        owed: Mapping[str, Sequence[Publication]],
+        missing: Mapping[str, Sequence[Publication]],
         newest: int,
         policy: RestartPolicy,
         fence: Fence,
-        tell: Callable[[PublicationFailed], None],
+        post: Callable[[PublicationFailed], None],
     ) -> None:
-        """Start the thread, which publishes what is owed first.
+        """Start the thread, which publishes what is missing first.
 
         Args:
-            spark: the session.
-            files: for the notes.
+            root: the storage root.
             job: the job.
-            layout: where things lie.
             attempt: the job's attempt.
-            owed: by sink, what must be made good.
-            newest: the newest completed checkpoint on the line; 0 if there is none.
+            missing: by sink, what must be published before anything else.
+            newest: the newest completed checkpoint on the branch; 0 if there is none.
             policy: how often and when a failed write is tried again.
             fence: asked before each write.
-            tell: called when it is given up.
+            post: called when it is given up.
         """
-        self._spark = spark
-        self._files = files
+        self._spark = root.spark
+        self._files = root.files
         self._job = job
-        self._layout = layout
+        self._layout = root.layout
         self._attempt = attempt
-        self._owed = owed
+        self._missing = missing
         self._newest = newest
         self._policy = policy
         self._fence = fence
-        self._tell = tell
+        self._post = post
         self._closing = threading.Event()
         self._waiting: queue.Queue[int | None] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name="absflow-publisher", daemon=True)
@@ -102,15 +97,15 @@ class Publisher:
 
     def _run(self) -> None:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
-        for sink, owed in self._owed.items():
-            for publication in owed:
+        for sink, missing in self._missing.items():
+            for publication in missing:
                 if not self._publish(sink, publication):
                     return
         while (checkpoint_id := self._waiting.get()) is not None:
             if checkpoint_id < self._newest:
                 continue  # a late savepoint: what it holds went out with a later checkpoint
             publication = Publication(checkpoint_id, self._newest, self._attempt)
-            for sink in self._owed:
+            for sink in self._missing:
                 if not self._publish(sink, publication):
                     return
             self._newest = checkpoint_id
@@ -124,11 +119,13 @@ class Publisher:
                 self._write(sink, publication)
             except FencedError:
                 return False  # the job's thread sees it, too; the newer driver makes it good
-            except Exception as error:  # whatever it is, it must be told: the rows are owed
+            except (
+                Exception
+            ) as error:  # whatever it is, it must be known: the rows are missing there
                 tried, delay = on_failure(self._policy, tried, 0, 0)
                 _LOG.exception("sink %s, checkpoint %d", sink, publication.checkpoint_id)
                 if delay is None or self._closing.wait(delay / 1000):
-                    self._tell(PublicationFailed(sink, publication.checkpoint_id, error))
+                    self._post(PublicationFailed(sink, publication.checkpoint_id, error))
                     return False
             else:
                 return True

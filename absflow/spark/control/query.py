@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from absflow.columnar.stage import StageSpec
@@ -14,14 +13,15 @@ from absflow.spark.batch.backpressure import Backpressure
 from absflow.spark.batch.drain import Drain
 from absflow.spark.batch.micro_batch import ChainBatches
 from absflow.spark.batch.query import start_query
-from absflow.spark.batch.reports import StageReports
+from absflow.spark.batch.rows import RowWriter
 from absflow.spark.batch.snapshots import SnapshotAppender
+from absflow.spark.batch.stage import ChainStage
 from absflow.spark.control.progress import StageProgress
 from absflow.spark.model import JobSpec, query_name
 from absflow.spark.start.attempt import PreparedAttempt
 from absflow.spark.stream.chain import chain_pages
 from absflow.storage import clock
-from absflow.storage.files import Files
+from absflow.storage.root import StorageRoot
 
 __all__ = ["ChainQuery"]
 
@@ -31,33 +31,34 @@ class ChainQuery:
 
     def __init__(
         self,
-        spark: SparkSession,
+        root: StorageRoot,
         job: JobSpec,
-        begun: PreparedAttempt,
+        prepared: PreparedAttempt,
         chain: Sequence[str],
         *,
         drain: Drain,
         backpressure: Backpressure,
-        tell: Callable[[Event], None],
+        post: Callable[[Event], None],
     ) -> None:
         """Make ready to start.
 
         Args:
-            spark: the session.
+            root: the storage root.
             job: the job.
-            begun: its attempt.
+            prepared: its attempt.
             chain: the stages, upstream first.
             drain: may hold them.
             backpressure: may hold them, too.
-            tell: puts an event into the coordinator's queue.
+            post: puts an event into the coordinator's queue.
         """
-        self._spark = spark
+        self._root = root
+        self._spark = spark = root.spark
         self._job = job
-        self._begun = begun
-        self._files = Files(spark)
+        self._prepared = prepared
+        self._files = root.files
         self._drain = drain
         self._backpressure = backpressure
-        self._tell = tell
+        self._post = post
         self.names = list(chain)
         self.query: StreamingQuery | None = None
         self.run_id = ""
@@ -65,17 +66,18 @@ class ChainQuery:
         self.restarts = Restarts()
         self.restart_at_ms: int | None = None
         self.progress = StageProgress()
+        self._checkpoint = prepared.layout.spark_checkpoint(chain[0], prepared.attempt)
         self._appenders = [
             SnapshotAppender(
                 spark,
                 job.graph.job,
                 job.graph.stages[name],
-                begun.layout,
-                begun.state_tables[name],
-                begun.attempt,
+                prepared.layout,
+                prepared.state_tables[name],
+                prepared.attempt,
                 self._files,
-                begun.claim.fence,
-                tell,
+                prepared.claim.fence,
+                post,
             )
             for name in chain
         ]
@@ -86,23 +88,21 @@ class ChainQuery:
         return self._job.graph.stages[self.names[0]]
 
     @property
-    def told(self) -> str:
+    def title(self) -> str:
         """What it is called in a message."""
         return f"stage{'s' * (len(self.names) > 1)} {', '.join(map(repr, self.names))}"
 
     def start(self) -> None:
         """Start it, or start it again."""
         pages = chain_pages(
-            self._spark,
+            self._root,
             self._job,
             self.names,
-            self._begun.layout,
-            self._begun.attempt,
-            self._begun.control,
-            self._begun.ranges,
-            restored=self._begun.origin is not None,
+            self._prepared.attempt,
+            self._prepared.control,
+            self._prepared.ranges,
+            restored=self._prepared.origin is not None,
         )
-        checkpoint = self._begun.layout.spark_checkpoint(self.names[0], self._begun.attempt)
         self.restart_at_ms = None
         self.started_ms = clock.now_ms()
         self.query = start_query(
@@ -110,39 +110,42 @@ class ChainQuery:
             .queryName(query_name(self._job.graph.job, self.names))
             .outputMode("append")
             .trigger(processingTime=f"{self._job.settings.trigger_interval_ms} milliseconds")
-            .option("checkpointLocation", checkpoint),
+            .option("checkpointLocation", self._checkpoint),
             self._spark,
             self.names,
         )
         self.run_id = str(self.query.runId)
 
     def _batches(self) -> ChainBatches:
-        begun, last = self._begun, self.names[-1]
+        prepared, last = self._prepared, self.names[-1]
         stages = [
-            StageReports(
+            ChainStage(
                 self._job.graph.stages[name],
-                begun.layout,
-                begun.attempt,
+                prepared.layout,
+                prepared.attempt,
                 self._files,
-                restored=begun.origin.checkpoint_id if begun.origin else 0,
+                restored=prepared.origin.checkpoint_id if prepared.origin else 0,
                 appender=appender,
                 max_held_bytes=self._job.settings.alignment_max_held_bytes,
-                fence=begun.claim.fence,
-                tell=self._tell,
+                fence=prepared.claim.fence,
+                post=self._post,
             )
             for name, appender in zip(self.names, self._appenders, strict=True)
         ]
-        return ChainBatches(
+        rows = RowWriter(
             self._job.graph.job,
-            stages,
-            begun.layout,
-            begun.attempt,
-            self._files,
-            channel=self._job.graph.has_channel(last),
+            self._job.graph.stages[last],
+            prepared.attempt,
+            channel=(
+                prepared.layout.channel(last, prepared.attempt)
+                if self._job.graph.has_channel(last)
+                else None
+            ),
             sinks=self._job.immediate_sinks(last),
-            drain=self._drain,
-            backpressure=self._backpressure,
-            fence=begun.claim.fence,
+            fence=prepared.claim.fence,
+        )
+        return ChainBatches(
+            stages, rows, self._checkpoint, self._files, self._drain, self._backpressure
         )
 
     def stop(self) -> None:

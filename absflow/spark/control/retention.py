@@ -27,18 +27,17 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from absflow.errors import FencedError, StorageError
 from absflow.facts.fence import Fence
 from absflow.facts.inventory import JobInventory, gather
 from absflow.facts.spark_reader import SparkStorageReader
+from absflow.protocol.lineage import Compacted
 from absflow.protocol.retention.deletion import Deletion, obey
 from absflow.protocol.retention.inventory import (
     Action,
     Compact,
-    Compacted,
     DeleteEpochs,
     DeleteManifest,
     DeleteSets,
@@ -49,12 +48,12 @@ from absflow.protocol.retention.inventory import (
     RetentionPolicy,
 )
 from absflow.protocol.retention.plan import plan
-from absflow.spark.control.effects import CoordinatorDriver
+from absflow.spark.control.effects import CoordinatorEffects
 from absflow.spark.model import JobSpec
 from absflow.storage import history_sql, state_history
 from absflow.storage.delta import tables
 from absflow.storage.files import Files
-from absflow.storage.layout import Layout
+from absflow.storage.root import StorageRoot
 
 __all__ = ["FactWanted", "Retention"]
 
@@ -87,23 +86,23 @@ MANY_FILES = 200
 
 @dataclass(frozen=True, slots=True)
 class FactWanted:
-    """A wish of retention to the thread that owns the driver's tables.
+    """What retention asks of the thread that owns the driver's tables.
 
     Attributes:
         deleted: checkpoints whose DELETED facts are to be written.
         request: what their deletion answers; empty if retention decided it.
         refused: why this request is refused, to be written in the place of them.
         compacted: a COMPACTED fact to be written.
-        written: gets the outcome.
+        done: gets the outcome.
     """
 
     deleted: Sequence[int] = ()
     request: str = ""
     refused: str = ""
     compacted: Compacted | None = None
-    written: Future[None] = field(default_factory=Future)
+    done: Future[None] = field(default_factory=Future)
 
-    def write(self, coordinator: CoordinatorDriver) -> None:
+    def write(self, coordinator: CoordinatorEffects) -> None:
         """Write the facts; on the thread that owns the tables.
 
         Raises:
@@ -118,9 +117,9 @@ class FactWanted:
             if self.compacted is not None:
                 coordinator.write_compacted(self.compacted)
         except StorageError as error:
-            self.written.set_exception(error)
+            self.done.set_exception(error)
         else:
-            self.written.set_result(None)
+            self.done.set_result(None)
 
 
 class _ClosedError(Exception):
@@ -132,33 +131,31 @@ class Retention:
 
     def __init__(
         self,
-        spark: SparkSession,
+        root: StorageRoot,
         job: JobSpec,
-        layout: Layout,
         fence: Fence,
-        tell: Callable[[FactWanted], None],
+        post: Callable[[FactWanted], None],
     ) -> None:
         """Start the thread, which waits for a checkpoint.
 
         Args:
-            spark: the session.
+            root: the storage root.
             job: the job.
-            layout: where things lie.
             fence: asked before anything is deleted.
-            tell: asks for a fact to be written; must not block.
+            post: asks for a fact to be written; must not block.
         """
         # A session of its own: short retentions are for absflow's tables only.
-        self._spark = spark.newSession()
+        self._spark = root.spark.newSession()
         self._spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
         # A full VACUUM lists with so many tasks, by default 10,000.
         self._spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
         self._files = Files(self._spark)
-        self._layout = layout
+        self._layout = root.layout
         settings = job.settings
         self._policy = RetentionPolicy(settings.checkpoint_retained, settings.lineage_max_sets)
         self._sinks = job.graph.published
         self._fence = fence
-        self._tell = tell
+        self._post = post
         self._started = time.monotonic()
         self._vacuumed: dict[str, float] = {}
         self._deletions: deque[Deletion] = deque()  # an answered one is taken out by the thread
@@ -217,25 +214,25 @@ class Retention:
 
     def _clean(self) -> None:
         self._check_open()
-        stock = gather(SparkStorageReader(self._spark), self._layout, self._sinks)
-        actions = plan(self._obey(stock.inventory), self._policy)
+        found = gather(SparkStorageReader(self._spark), self._layout, self._sinks)
+        actions = plan(self._answer(found.inventory), self._policy)
         deleted = [a.checkpoint_id for a in actions if isinstance(a, DeleteManifest)]
         if deleted:
             self._write(FactWanted(deleted=deleted))
         for action in actions:
             self._check_open()
             self._fence.check()
-            self._do(action, stock)
-        self._tidy(stock)
+            self._do(action, found)
+        self._tidy(found)
 
-    def _obey(self, there: Inventory) -> Inventory:
+    def _answer(self, there: Inventory) -> Inventory:
         """Answer all who want something deleted; what is there then."""
         asked = tuple(self._deletions)
         if not asked:
             return there
         requests = [deletion.request for deletion in asked]
-        shelf = SparkStorageReader(self._spark)
-        rows = shelf.rows(self._layout.checkpoints, ["request"], ("request", requests))
+        reader = SparkStorageReader(self._spark)
+        rows = reader.rows(self._layout.checkpoints, ["request"], ("request", requests))
         for verdict in obey(there, asked, {row["request"] for row in rows}):
             _LOG.info("retention: %s", verdict)
             self._write(FactWanted(verdict.delete, verdict.request, verdict.refused))
@@ -244,7 +241,7 @@ class Retention:
             self._deletions.popleft()
         return there
 
-    def _do(self, action: Action, stock: JobInventory) -> None:
+    def _do(self, action: Action, found: JobInventory) -> None:
         layout = self._layout
         if not isinstance(action, DeleteManifest):
             _LOG.info("retention: %s", action)
@@ -252,10 +249,10 @@ class Retention:
             case DeleteManifest():
                 pass  # all of them were written first, in one commit
             case Compact(fact):
-                self._compact(fact, stock)
+                self._compact(fact, found)
                 self._write(FactWanted(compacted=fact))
             case DeleteSets(stage, set_ids):
-                for table, there in stock.sets[stage].items():
+                for table, there in found.sets[stage].items():
                     if surplus := there.intersection(set_ids):
                         ids = ", ".join(str(n) for n in sorted(surplus))
                         self._delete(layout.state(table), f"set_id IN ({ids})")
@@ -269,10 +266,10 @@ class Retention:
             case DropPositions(attempt):
                 self._files.delete(layout.positions_of(attempt))
 
-    def _compact(self, fact: Compacted, stock: JobInventory) -> None:
+    def _compact(self, fact: Compacted, found: JobInventory) -> None:
         """Write the set in one commit, unless it is there; twice would be the same as once."""
-        columns = stock.columns(fact.stage, fact.checkpoint_id)
-        if fact.set_id in stock.sets[fact.stage][columns.table]:
+        columns = found.columns(fact.stage, fact.checkpoint_id)
+        if fact.set_id in found.sets[fact.stage][columns.table]:
             return
         path = self._layout.state(columns.table)
         history = tables.read(self._spark, path)
@@ -287,14 +284,14 @@ class Retention:
     def _delete(self, table: str, where: str) -> None:
         self._spark.sql(f"DELETE FROM {history_sql.table(table)} WHERE {where}")
 
-    def _tidy(self, stock: JobInventory) -> None:
+    def _tidy(self, found: JobInventory) -> None:
         """Remove files that tables do not hold any more, and put small ones together."""
-        layout, there = self._layout, stock.inventory
+        layout, there = self._layout, found.inventory
         facts = [layout.attempts, layout.barriers, layout.overtakes, layout.checkpoints]
         channels = [
             layout.channel(c.stage, c.attempt) for c in there.channels if c.attempt == there.attempt
         ]
-        histories = [layout.state(table) for by_table in stock.sets.values() for table in by_table]
+        histories = [layout.state(table) for by_table in found.sets.values() for table in by_table]
         for table in (*facts, *channels, *histories):
             now = time.monotonic()
             if now < self._vacuumed.get(table, self._started) + VACUUM_EVERY:
@@ -315,10 +312,10 @@ class Retention:
             self._spark.sql(f"VACUUM {history_sql.table(table)} FULL {RETAIN}")
 
     def _write(self, wanted: FactWanted) -> None:
-        self._tell(wanted)
+        self._post(wanted)
         while True:
             try:
-                return wanted.written.result(timeout=0.5)
+                return wanted.done.result(timeout=0.5)
             except FutureTimeoutError:
                 self._check_open()
 

@@ -17,7 +17,7 @@ from absflow.facts.requests import Requests, SavepointRequest
 from absflow.protocol.coordinator.messages import SavepointRequested
 from absflow.protocol.retention.deletion import Deletion
 from absflow.spark.batch.drain import Drain
-from absflow.spark.control.effects import Answer, CoordinatorDriver
+from absflow.spark.control.effects import Answer, CoordinatorEffects
 
 __all__ = ["Savepoints"]
 
@@ -32,15 +32,15 @@ class Savepoints:
 
     def __init__(
         self,
-        coordinator: CoordinatorDriver,
+        coordinator: CoordinatorEffects,
         requests: Requests,
         delete: Callable[[Deletion], None],
     ) -> None:
         """Ask ``coordinator`` for them; ``requests`` are those from outside.
 
         Args:
-            coordinator: gets the wishes for savepoints.
-            requests: the wishes from outside.
+            coordinator: gets the requests for savepoints.
+            requests: the requests from outside.
             delete: gets those for deletions; must not block.
         """
         self.drain = Drain()
@@ -59,16 +59,16 @@ class Savepoints:
         return request, answer
 
     def poll(self, now_ms: int) -> bool:
-        """Obey what has come from outside; whether the job is to stop."""
+        """Carry out the requests that have come from outside; whether the job is to stop."""
         stop = False
         for request in self._requests.poll():
             if isinstance(request, Deletion):
                 self._delete(request)
             else:
-                stop = self.obey(request, now_ms) or stop
+                stop = self.trigger(request, now_ms) or stop
         return stop
 
-    def obey(self, request: SavepointRequest, now_ms: int) -> bool:
+    def trigger(self, request: SavepointRequest, now_ms: int) -> bool:
         """Trigger a savepoint; whether the job is to stop at once."""
         if request.drain:
             # Before the barrier is written, so that no root stage gets past it.
@@ -90,9 +90,9 @@ class Savepoints:
             self.drain.give_up()
         elif answer.request == self._draining:
             self.drained = answer.checkpoint_id
-        told = self._answers.pop(answer.request, None)
-        if told is not None and answer.failed:
+        future = self._answers.pop(answer.request, None)
+        if future is not None and answer.failed:
             which = f"savepoint {answer.checkpoint_id}" if answer.checkpoint_id else "a savepoint"
-            told.set_exception(SavepointFailedError(f"{which} failed: {answer.failed}"))
-        elif told is not None:
-            told.set_result(answer.checkpoint_id)
+            future.set_exception(SavepointFailedError(f"{which} failed: {answer.failed}"))
+        elif future is not None:
+            future.set_result(answer.checkpoint_id)

@@ -1,1 +1,1 @@
-"""TODO"""
+"""What is known of sources: descriptions, positions, and what Kafka, Delta and files still have."""

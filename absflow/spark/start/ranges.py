@@ -1,4 +1,4 @@
-"""TODO."""
+"""The keys by which Spark is to know the key-group ranges of a new attempt."""
 
 from __future__ import annotations
 

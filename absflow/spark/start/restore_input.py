@@ -17,19 +17,20 @@ from absflow.spark.stream.pages import PAGE_TYPE, data_pages
 from absflow.storage import state_history
 from absflow.storage.delta import tables
 from absflow.storage.layout import Layout
+from absflow.storage.root import StorageRoot
 
 __all__ = ["bring_in_flight", "state_pages"]
 
 
 def state_pages(
-    spark: SparkSession, spec: StageSpec, upgrade: Upgrade, planned: RestorePlan, fit: StageFit
+    spark: SparkSession, spec: StageSpec, upgrade: Upgrade, plan: RestorePlan, fit: StageFit
 ) -> DataFrame:
     """The stage's state as RESTORE pages; an empty one besides, for a batch must have a row."""
     first = {
         "key_group": F.lit(0),
         "kind": F.lit(PageKind.RESTORE.value),
         "input": F.lit(""),
-        "checkpoint_id": F.lit(planned.origin.checkpoint_id),
+        "checkpoint_id": F.lit(plan.origin.checkpoint_id),
         "payload": F.lit(b""),
     }
     pages = spark.range(1).select(
@@ -42,50 +43,45 @@ def state_pages(
         keys=spec.keys,
         state=spec.state,
         key_groups=spec.key_groups,
-        checkpoint_id=planned.origin.checkpoint_id,
+        checkpoint_id=plan.origin.checkpoint_id,
         lineage=fit.lineage,
         defaults=upgrade.defaults,
         migrate=upgrade.migrate if fit.migrate else None,
     )
-    table = Layout(planned.origin.root).state(planned.tables[fit.source])
+    table = Layout(plan.origin.root).state(plan.tables[fit.source])
     rows = tables.read(spark, table).where(F.col("set_id").isin(*fit.lineage))
     rows = rows.drop("checkpoint_id", "key_group")
     if fit.migrate:
-        rows = state_history.live_rows(rows, planned.keys[fit.source], fit.lineage)
+        rows = state_history.live_rows(rows, plan.keys[fit.source], fit.lineage)
     return pages.union(rows.mapInArrow(packer.pack, PAGE_TYPE))
 
 
 def bring_in_flight(
-    spark: SparkSession,
-    layout: Layout,
-    planned: RestorePlan,
-    spec: StageSpec,
-    name: str,
-    state: ChannelState,
+    root: StorageRoot, plan: RestorePlan, spec: StageSpec, name: str, state: ChannelState
 ) -> None:
     """Lay the rows that were in flight on an input where the stage's first real batch finds them.
 
     Raises:
         RestoreError: they are not all there.
     """
-    channel = tables.read(spark, Layout(planned.origin.root).channel(state.input, state.attempt))
+    channel = tables.read(root.spark, Layout(plan.origin.root).channel(state.input, state.attempt))
     rows = channel.where(
         (F.col("_epoch") >= state.epoch)
-        & (F.col("_epoch") <= planned.cut)
+        & (F.col("_epoch") <= plan.cut)
         & (F.col("_kind") == PageKind.DATA.value)
         & (
             (F.col("_seq") >= state.from_seq)
             | F.col("_metadata.file_name").isin([path.rpartition("/")[2] for path in state.files])
         )
     )
-    directory = layout.restored(spec.name, planned.attempt)
+    directory = root.layout.restored(spec.name, plan.attempt)
     data_pages(rows, spec, name).write.mode("append").parquet(directory)
-    written = spark.read.schema(PAGE_TYPE).parquet(directory)
+    written = root.spark.read.schema(PAGE_TYPE).parquet(directory)
     mine = (F.col("kind") == PageKind.DATA.value) & (F.col("input") == name)
     count = written.where(mine).agg(F.sum("rows")).collect()[0][0] or 0
     if count != state.rows:
         raise RestoreError(
-            f"checkpoint {planned.origin} has {state.rows} rows in flight from {state.input!r} to "
+            f"checkpoint {plan.origin} has {state.rows} rows in flight from {state.input!r} to "
             f"stage {spec.name!r}, but {count} of them are in the channel: files are gone or were "
             "changed; restore another checkpoint"
         )

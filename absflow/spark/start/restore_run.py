@@ -1,4 +1,17 @@
-"""TODO."""
+"""A checkpoint becomes the beginning of a new attempt: the steps of a restore.
+
+The state goes from the state histories through pages in files into batch 0 of each query. That
+batch reads nothing else, for empty directories stand in the place of the inputs. Then the line of
+each root input in ``offsets/0`` is replaced by its position in the checkpoint, so batch 1, with the
+real inputs, begins behind the cut. Spark compares the number of a query's sources with its offset
+log, not what they are; so the source of the restored pages stays the last of them for as long as
+the attempt lives. Rows that the checkpoint has overtaken follow as DATA pages in further files of
+that source. The first real batch finds them there, before all rows of its inputs, for their epochs
+are lower.
+
+Nothing of the checkpoint, of its attempt or of another storage root is changed, but for the sinks
+of the job itself. A kill leaves a half-made attempt, which never runs.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +19,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from absflow.columnar.pages import PageKind
@@ -20,10 +33,9 @@ from absflow.spark.sources.positions import SourceLogs
 from absflow.spark.start.restore_input import bring_in_flight, state_pages
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.stream.chain import restored_pages
-from absflow.storage.files import Files
-from absflow.storage.layout import Layout
+from absflow.storage.root import StorageRoot
 
-__all__ = ["carry_out"]
+__all__ = ["run_restore"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,61 +43,61 @@ _LOG = logging.getLogger(__name__)
 _COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
 
 
-def carry_out(
-    spark: SparkSession,
-    files: Files,
-    job: JobSpec,
-    layout: Layout,
-    planned: RestorePlan,
-    ranges: Mapping[str, Sequence[int]],
+def run_restore(
+    root: StorageRoot, job: JobSpec, plan: RestorePlan, ranges: Mapping[str, Sequence[int]]
 ) -> None:
     """Give the stages their state and positions, then put the sinks back.
+
+    Args:
+        root: the job's storage root.
+        job: the job.
+        plan: what to do.
+        ranges: of each stage, the keys by which Spark knows its key-group ranges.
 
     Raises:
         RestoreError: a stage has not the keys that the checkpoint counted.
         StorageError: something could not be read or written.
     """
-    files.make_directory(layout.nothing(planned.attempt))
-    fits = {fit.stage: fit for fit in planned.stages}
+    root.files.make_directory(root.layout.nothing(plan.attempt))
+    fits = {fit.stage: fit for fit in plan.stages}
     for chain in job.graph.chains:
-        _seed(spark, files, job, layout, planned, ranges, [fits[name] for name in chain])
+        _seed(root, job, plan, ranges, [fits[name] for name in chain])
     for name, sink in job.sinks.items():
         note: dict[str, Any] = {
             "job": job.graph.job,
-            "attempt": planned.attempt,
-            "restored_from": str(planned.origin),
+            "attempt": plan.attempt,
+            "restored_from": str(plan.origin),
         }
-        back = planned.sinks[name]
+        back = plan.sinks[name]
         if back.published is not None:
             note["published"] = back.published
-        sink.restore(spark, back, note)
+        sink.restore(root.spark, back, note)
 
 
 def _seed(
-    spark: SparkSession,
-    files: Files,
+    root: StorageRoot,
     job: JobSpec,
-    layout: Layout,
-    planned: RestorePlan,
+    plan: RestorePlan,
     ranges: Mapping[str, Sequence[int]],
     fits: Sequence[StageFit],
 ) -> None:
     """Run batch 0 of a chain's query on the restored state, then set its positions."""
+    spark, layout = root.spark, root.layout
     chain = [fit.stage for fit in fits]
     for fit in fits:
-        _LOG.info("restoring stage %s: %d keys of %s", fit.stage, fit.keys, planned.origin)
+        _LOG.info("restoring stage %s: %d keys of %s", fit.stage, fit.keys, plan.origin)
         upgrade = job.graph.upgrades[fit.stage]
-        pages = state_pages(spark, job.graph.stages[fit.stage], upgrade, planned, fit)
-        pages.write.mode("overwrite").parquet(layout.restored(fit.stage, planned.attempt))
+        pages = state_pages(root.spark, job.graph.stages[fit.stage], upgrade, plan, fit)
+        pages.write.mode("overwrite").parquet(layout.restored(fit.stage, plan.attempt))
     specs = [job.graph.stages[name] for name in chain]
-    restored = _RestoreBatch(specs, planned.origin.checkpoint_id)
+    restored = _RestoreBatch(specs, plan.origin.checkpoint_id)
     query = start_query(
-        restored_pages(spark, job, chain, layout, planned.attempt, ranges)
+        restored_pages(root, job, chain, plan.attempt, ranges)
         .writeStream.foreachBatch(restored)
         .queryName(f"{query_name(job.graph.job, chain)}/restore")
         .outputMode("append")
         .trigger(availableNow=True)
-        .option("checkpointLocation", layout.spark_checkpoint(chain[0], planned.attempt)),
+        .option("checkpointLocation", layout.spark_checkpoint(chain[0], plan.attempt)),
         spark,
         chain,
     )
@@ -95,34 +107,29 @@ def _seed(
         if fit.source is not None and not fit.migrate and keys != fit.keys:
             raise RestoreError(
                 f"stage {fit.stage!r} has {keys} keys after the restore, but checkpoint "
-                f"{planned.origin} counted {fit.keys}: files of its state history are gone or were "
+                f"{plan.origin} counted {fit.keys}: files of its state history are gone or were "
                 "changed; restore another checkpoint"
             )
         for name, state in fit.in_flight:
             spec = job.graph.stages[fit.stage]
-            bring_in_flight(spark, layout, planned, spec, name, state)
-    _set_positions(spark, files, layout, planned, specs[0])
+            bring_in_flight(root, plan, spec, name, state)
+    _set_positions(root, plan, specs[0])
 
 
-def _set_positions(
-    spark: SparkSession,
-    files: Files,
-    layout: Layout,
-    planned: RestorePlan,
-    spec: StageSpec,
-) -> None:
+def _set_positions(root: StorageRoot, plan: RestorePlan, spec: StageSpec) -> None:
     """Let the stage's query go on behind batch 0 where its sources stood at the checkpoint."""
-    offsets = f"{layout.spark_checkpoint(spec.name, planned.attempt)}/offsets"
+    spark, files, layout = root.spark, root.files, root.layout
+    offsets = f"{layout.spark_checkpoint(spec.name, plan.attempt)}/offsets"
     text = files.read(f"{offsets}/0")
     if text is None:
         raise RestoreError(f"Spark has written no '{offsets}/0' in batch 0; nothing was started")
     lines = text.splitlines()
     interval = int(spark.conf.get(_COMPACT_INTERVAL) or 10)
-    logs = SourceLogs(files, layout, spec, planned.attempt)
-    seeded = [i.name for i in spec.inputs if i.root and i.name in planned.positions]
+    logs = SourceLogs(files, layout, spec, plan.attempt)
+    seeded = [i.name for i in spec.inputs if i.root and i.name in plan.positions]
     for name in seeded:
-        lines[2 + source_index(spec, name)] = planned.positions[name]
-        logs.seed(name, planned.positions[name], planned.source_logs[name], interval)
+        lines[2 + source_index(spec, name)] = plan.positions[name]
+        logs.seed(name, plan.positions[name], plan.source_logs[name], interval)
     # Last: without its positions the query would read its sources from the start.
     files.write(f"{offsets}/0", "\n".join(lines))
     if begins_in_batch_2(spec):

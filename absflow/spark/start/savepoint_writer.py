@@ -1,7 +1,8 @@
 """A savepoint from DataFrames.
 
-What it is, and in which order it is written, is in :mod:`absflow.protocol.recovery.savepoint_writer`. State goes
-from the executors to the state histories; the driver sees counts only.
+What it is, and in which order it is written, stands in
+:mod:`absflow.protocol.recovery.savepoint_writer`. State goes from the executors to the state
+histories; the driver sees counts only.
 """
 
 from __future__ import annotations
@@ -9,177 +10,93 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
-from pyspark.sql.types import DataType, NullType, NumericType
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from absflow.columnar.stage import StageSpec
 from absflow.errors import StateError, StorageError
 from absflow.facts import records
 from absflow.facts.claim import Claim
 from absflow.facts.driver_table import fact_rows
 from absflow.facts.find import FoundCheckpoint, find_checkpoint
-from absflow.facts.lock import RootLock, hold
-from absflow.facts.stages import find_stage
-from absflow.graph import describe
+from absflow.facts.lock import hold
+from absflow.graph import describe, fingerprint
 from absflow.protocol.alignment_state import Barrier
-from absflow.protocol.checkpoints import AttemptFact, Kind, StageColumns
+from absflow.protocol.checkpoints import AttemptFact, Kind
 from absflow.protocol.coordinator.messages import WriteBarrier
-from absflow.protocol.recovery import matching, savepoint_writer
+from absflow.protocol.recovery import savepoint_writer
 from absflow.protocol.recovery.attempts import Attempt
 from absflow.protocol.recovery.savepoint_writer import NO_ATTEMPT
 from absflow.spark.model import JobSpec
+from absflow.spark.start.attempt import prepare_sinks
+from absflow.spark.start.savepoint_state import GivenState, check_keys, conform
+from absflow.spark.versions import check_versions
 from absflow.spark.worker.savepoint_rows import savepoint_rows
 from absflow.storage import clock, state_history
 from absflow.storage.delta import tables, transactions
 from absflow.storage.delta.log import LogTail
-from absflow.storage.files import Files
-from absflow.storage.history_sql import quoted
 from absflow.storage.layout import Layout
+from absflow.storage.root import StorageRoot
 
 __all__ = ["write_savepoint"]
 
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """The state of one stage.
-
-    Attributes:
-        name: the stage's name in the savepoint: an earlier one if the base has it so.
-        spec: the stage.
-        frame: its key and state columns, in their order and of their types.
-        keys: how many rows the frame has; none of them has the key of another.
-    """
-
-    name: str
-    spec: StageSpec
-    frame: DataFrame
-    keys: int
-
-
 def write_savepoint(
     spark: SparkSession, job: JobSpec, states: Mapping[str, DataFrame], base: int | str | None
 ) -> int:
     """See :meth:`absflow.Job.write_savepoint`; everything is checked before it is written."""
-    frames = {name: _conformed(job, name, frame) for name, frame in states.items()}
-    files = Files(spark)
-    files.check_writable(job.settings.storage_path)
-    layout = Layout(files.qualified(job.settings.storage_path))
-    lock = hold(layout.root, lambda: _refuse_running(job, layout))
+    check_versions(spark)
+    frames = {name: conform(job, name, frame) for name, frame in states.items()}
+    root = StorageRoot.open(spark, job.settings.storage_path)
+    root.files.check_writable(job.settings.storage_path)
+    lock = hold(root.layout.root, lambda: _refuse_running(job, root.layout))
     try:
-        return _write(spark, files, job, layout, lock, frames, base)
+        rows = fact_rows(spark, root.files, root.layout.attempts)
+        found = _base(root, records.attempts_of(rows), base)
+        given = _given(job, frames, found)
+        claim = Claim(root, job.graph.job, fingerprint(job.graph), lock, rows)
+        return _Writing(root, job, claim, rows, found, given).write()
     finally:
         lock.release()
 
 
-def _write(
-    spark: SparkSession,
-    files: Files,
-    job: JobSpec,
-    layout: Layout,
-    lock: RootLock,
-    frames: Mapping[str, DataFrame],
-    base: int | str | None,
-) -> int:
-    rows = fact_rows(spark, files, layout.attempts)
-    taken = _base(spark, files, layout, records.attempts_of(rows), base)
-    given: list[_Given] = []
+def _given(
+    job: JobSpec, frames: Mapping[str, DataFrame], base: FoundCheckpoint | None
+) -> list[GivenState]:
+    """The states by their stages' names in the savepoint.
+
+    Raises:
+        StateError: two would have one name, or a key has several rows.
+    """
+    given: list[GivenState] = []
     for name, frame in frames.items():
         spec = job.graph.stages[name]
-        there = _name_in(job, name, taken)
+        there = _name_in(job, name, base)
         if any(there == other.name for other in given):
             raise StateError(
                 f"two of the stages {list(frames)} have the state of {there!r} at the base; a "
                 "stage that is renamed from another takes its place (renamed_from=...)"
             )
-        given.append(_Given(there, spec, frame, _check_keys(spec, frame)))
-    claim = Claim(spark, files, job, layout, lock, rows)
-    return _Writing(spark, files, job, layout, claim, rows, taken, given).write()
-
-
-def _conformed(job: JobSpec, stage: str, frame: DataFrame) -> DataFrame:
-    """The key and state columns of ``stage``, in their order and of their types."""
-    known = {
-        name: StageColumns(name, tuple(spec.keys.names), tuple(spec.state.names), name)
-        for name, spec in job.graph.stages.items()
-    }
-    find_stage(known, stage)
-    spec = job.graph.stages[stage]
-    due = from_arrow_schema(pa.schema([*spec.keys, *spec.state]))
-    if frame.isStreaming:
-        raise StateError(f"the state of stage {stage!r} is a streaming DataFrame; read a table")
-    problems = [f"it lacks {n!r}" for n in due.names if n not in frame.columns]
-    for name in frame.columns:
-        if name not in due.names:
-            problems.append(f"it has {name!r}, which is no column of the stage")
-        elif frame.columns.count(name) > 1:
-            problems.append(f"it has {name!r} twice")
-        elif not _fits(frame.schema[name].dataType, due[name].dataType):
-            seen, wanted = (s[name].dataType.simpleString() for s in (frame.schema, due))
-            problems.append(
-                f"column {name!r} is {seen}, which {wanted} does not hold all of; cast it"
-            )
-    if problems:
-        raise StateError(
-            f"the DataFrame for stage {stage!r} cannot be its state: {'; '.join(problems)}. It "
-            f"must have the columns {due.simpleString().removeprefix('struct')}"
-        )
-    return frame.select(*(F.col(quoted(f.name)).cast(f.dataType).alias(f.name) for f in due))
-
-
-def _fits(seen: DataType, due: DataType) -> bool:
-    """Whether a column may be cast: every value of ``seen`` is one of ``due``."""
-    if isinstance(seen, NullType) or seen.simpleString() == due.simpleString():
-        return True
-    if not (isinstance(seen, NumericType) and isinstance(due, NumericType)):
-        return False
-    was, is_ = (str(to_arrow_type(type_)) for type_ in (seen, due))
-    return matching.widens(was, is_)
-
-
-def _check_keys(spec: StageSpec, frame: DataFrame) -> int:
-    """How many keys the frame has.
-
-    Raises:
-        StateError: a key has several rows.
-    """
-    names = [quoted(name) for name in spec.keys.names]
-    by_key = frame.groupBy(*names).agg(F.count(F.lit(1)).alias("_absflow_rows"))
-    rows = F.col("_absflow_rows")
-    key, most, total = by_key.select(
-        F.max_by(F.struct(*names), rows), F.max(rows), F.sum(rows)
-    ).collect()[0]
-    if total is not None and most > 1:
-        raise StateError(
-            f"the DataFrame for stage {spec.name!r} has {most} rows for the key {key.asDict()}, "
-            "but a key has one; nothing was written"
-        )
-    return int(total or 0)
+        given.append(GivenState(there, spec, frame, check_keys(spec, frame)))
+    return given
 
 
 def _refuse_running(job: JobSpec, layout: Layout) -> None:
     raise StorageError(
         f"job {job.graph.job!r} is running: a driver holds the lock of {layout.root!r}, and a "
-        "savepoint is written by hand while none does. Stop the job (run.stop()) first, and "
+        "savepoint can only be written while none does. Stop the job (run.stop()) first, and "
         "restore it from what you write"
     )
 
 
 def _base(
-    spark: SparkSession,
-    files: Files,
-    layout: Layout,
-    attempts: list[Attempt],
-    base: int | str | None,
+    root: StorageRoot, attempts: list[Attempt], base: int | str | None
 ) -> FoundCheckpoint | None:
     """What the savepoint is to be made from; None for nothing.
 
@@ -187,35 +104,37 @@ def _base(
         StateError: the storage root does not allow it.
         NotFoundError: there is no such checkpoint.
     """
+    path = root.layout.root
     if attempts and not attempts[-1].ready:
         raise StateError(
-            f"attempt {attempts[-1].attempt} under {layout.root!r} was never ready: a start or a "
+            f"attempt {attempts[-1].attempt} under {path!r} was never ready: a start or a "
             "restore was not finished; start the job, which finishes it, and stop it again"
         )
     if base is None:
-        facts = fact_rows(spark, files, layout.checkpoints)
+        facts = fact_rows(root.spark, root.files, root.layout.checkpoints)
         if attempts or records.written_savepoints(facts):
             raise StateError(
-                f"a savepoint without a base begins a job, but {layout.root!r} is not new; give "
+                f"a savepoint without a base begins a job, but {path!r} is not new; give "
                 "the checkpoint that it is made from (base=ID or base='latest'), or another "
                 "spark.absflow.storage.path"
             )
         return None
     if base != "latest" and (isinstance(base, str | bool) or base < 1):
         raise StateError(f"base is {base!r}, must be the id of a checkpoint, 'latest' or None")
-    taken = find_checkpoint(spark, files, layout.root, None if base == "latest" else int(base))
-    if taken.origin.root != layout.root:
+    checkpoint_id = None if base == "latest" else int(base)
+    found = find_checkpoint(root.spark, root.files, path, checkpoint_id)
+    if found.origin.root != path:
         raise StateError(
-            f"the latest checkpoint is {taken.origin}, under another storage root; let the job "
+            f"the latest checkpoint is {found.origin}, under another storage root; let the job "
             "complete one under its own first"
         )
-    return taken
+    return found
 
 
-def _name_in(job: JobSpec, stage: str, taken: FoundCheckpoint | None) -> str:
+def _name_in(job: JobSpec, stage: str, base: FoundCheckpoint | None) -> str:
     """The name of a stage in the savepoint: that of the base, so that its positions are found."""
     earlier = job.graph.upgrades[stage].renamed_from
-    there = taken.described if taken else {}
+    there = base.described if base else {}
     return earlier if earlier in there and stage not in there else stage
 
 
@@ -224,47 +143,46 @@ class _Writing:
 
     def __init__(
         self,
-        spark: SparkSession,
-        files: Files,
+        root: StorageRoot,
         job: JobSpec,
-        layout: Layout,
         claim: Claim,
         rows: list[dict[str, Any]],
-        taken: FoundCheckpoint | None,
-        given: list[_Given],
+        base: FoundCheckpoint | None,
+        given: list[GivenState],
     ) -> None:
-        self._spark = spark
-        self._files = files
+        self._root = root
+        self._spark = root.spark
+        self._files = root.files
         self._job = job
-        self._layout = layout
+        self._layout = root.layout
         self._rows = rows
-        self._taken = taken
+        self._base = base
         self._given = given
         self._claim = claim
         self._described = describe(job.graph)
 
     def write(self) -> int:
-        """Claim, reserve the id, write the sets, say COMPLETED; the savepoint's id."""
+        """Claim, reserve the id, write the sets, state COMPLETED; the savepoint's id."""
         keys = {given.name: given.keys for given in self._given}
         forms = {given.name: self._described[given.spec.name] for given in self._given}
-        if self._taken is None:  # the first that a new root holds has all stages
+        if self._base is None:  # the first that a new root holds has all stages
             keys = {**dict.fromkeys(self._described, 0), **keys}
             forms = {**self._described, **forms}
-            self._job.prepare_sinks(self._spark)
+            prepare_sinks(self._root, self._job)
         savepoint_id = self._next_id()
-        base = self._taken.described if self._taken else {}
+        base = self._base.described if self._base else {}
         known = [base, *self._known()]
         names = {
             name: savepoint_writer.table_for(name, form, known, savepoint_id)
             for name, form in forms.items()
         }
         description = savepoint_writer.describe(base, forms, names)
-        self._claim.say(NO_ATTEMPT, AttemptFact.WRITTEN, description)
-        if self._taken is None:
-            self._claim.say(NO_ATTEMPT, AttemptFact.READY, self._sinks())
+        self._claim.record(NO_ATTEMPT, AttemptFact.WRITTEN, description)
+        if self._base is None:
+            self._claim.record(NO_ATTEMPT, AttemptFact.READY, self._sinks())
         reserved = Barrier(savepoint_id, triggered_ms=clock.now_ms())
         self._claim.tables(NO_ATTEMPT).write_barrier(WriteBarrier(reserved, Kind.SAVEPOINT))
-        written = self._claim.tables(self._taken.attempt if self._taken else NO_ATTEMPT)
+        written = self._claim.tables(self._base.attempt if self._base else NO_ATTEMPT)
         specs = {**self._job.graph.stages, **{given.name: given.spec for given in self._given}}
         for name, table in names.items():
             if specs[name].keys:
@@ -273,7 +191,7 @@ class _Writing:
         for given in self._given:
             self._append(given, self._layout.state(names[given.name]), savepoint_id)
         manifest = savepoint_writer.compose(
-            savepoint_id, reserved.triggered_ms, self._taken.manifest if self._taken else None, keys
+            savepoint_id, reserved.triggered_ms, self._base.manifest if self._base else None, keys
         )
         try:
             written.write_completion(manifest, clock.now_ms())
@@ -306,7 +224,7 @@ class _Writing:
             "published": dict.fromkeys(self._job.graph.published, 0),
         }
 
-    def _append(self, given: _Given, path: str, savepoint_id: int) -> None:
+    def _append(self, given: GivenState, path: str, savepoint_id: int) -> None:
         """Write the state of a stage as one set, and see it in the log.
 
         Raises:

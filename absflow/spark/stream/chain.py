@@ -1,7 +1,7 @@
-"""The streaming plan of one query: sources, channels and control tables to pages of its last stage.
+"""The stream of one query: sources, channels and control tables to pages of its last stage.
 
 A query runs a chain of stages, nearly always of one: the first reads what there is to read, each
-other the pages of the one before. The order of the plan's sources is fixed (the first stage's
+other the pages of the one before. The order of its sources is fixed (the first stage's
 inputs as declared, then ``barriers`` if it has a root input, then ``overtakes``; then, of each
 stage, the restored state if the attempt began with any), because Spark's offset log knows a source
 by its place only.
@@ -28,23 +28,19 @@ from absflow.spark.stream.pages import (
 )
 from absflow.spark.worker.packing import packer_for
 from absflow.spark.worker.stage_call import stage_function
-from absflow.storage.files import Files
-from absflow.storage.layout import Layout
+from absflow.storage.root import StorageRoot
 from absflow.storage.state_files import MountedStateFiles
 
 __all__ = ["by_range", "chain_pages", "restored_pages"]
 
 _RANGE = "key_group_range"
-
-
 _STATE_DDL = "key_groups binary"
 
 
 def chain_pages(
-    spark: SparkSession,
+    root: StorageRoot,
     job: JobSpec,
     chain: Sequence[str],
-    layout: Layout,
     attempt: int,
     control: ControlStart,
     ranges: Mapping[str, Sequence[int]],
@@ -54,30 +50,28 @@ def chain_pages(
     """The stream of pages that the last stage of a chain emits; runs in a streaming query only.
 
     Args:
-        spark: the session.
+        root: the storage root.
         job: the job.
         chain: its stages, upstream first.
-        layout: where things lie.
         attempt: the job's attempt.
         control: where the attempt begins in the control tables.
         ranges: of each stage, the keys by which Spark knows its key-group ranges
-            (:func:`choose_ranges`).
+           .
         restored: the attempt began with a checkpoint.
     """
-    parts = _first_parts(spark, job, job.graph.stages[chain[0]], layout, attempt, control)
-    return _chained(spark, job, chain, layout, attempt, parts, ranges, restored=restored)
+    parts = _first_parts(root, job, job.graph.stages[chain[0]], attempt, control)
+    return _chained(root, job, chain, attempt, parts, ranges, restored=restored)
 
 
 def _first_parts(
-    spark: SparkSession,
+    root: StorageRoot,
     job: JobSpec,
     spec: StageSpec,
-    layout: Layout,
     attempt: int,
     control: ControlStart,
 ) -> list[DataFrame]:
     """What the first stage of a chain reads, as pages."""
-    parts = []
+    spark, layout, parts = root.spark, root.layout, []
     for given in spec.inputs:
         if given.root:
             rows = job.frames[given.name]
@@ -95,10 +89,9 @@ def _first_parts(
 
 
 def _chained(
-    spark: SparkSession,
+    root: StorageRoot,
     job: JobSpec,
     chain: Sequence[str],
-    layout: Layout,
     attempt: int,
     parts: list[DataFrame],
     ranges: Mapping[str, Sequence[int]],
@@ -109,8 +102,8 @@ def _chained(
     stages = [job.graph.stages[name] for name in chain]
     for spec, behind in zip(stages, [*stages[1:], None], strict=True):
         if restored:
-            parts.append(pages_in(spark, layout.restored(spec.name, attempt)))
-        files = _state_files(spark, job.settings, layout, spec.name, attempt)
+            parts.append(pages_in(root.spark, root.layout.restored(spec.name, attempt)))
+        files = _state_files(root, job.settings, spec.name, attempt)
         pages = reduce(DataFrame.union, parts)
         grouped = by_range(pages, spec.key_groups, ranges[spec.name])
         run = stage_function(
@@ -126,32 +119,31 @@ def _chained(
 
 
 def by_range(pages: DataFrame, key_groups: int, ranges: Sequence[int]) -> GroupedData:
-    """The pages of so many key groups, by their range; ``ranges`` is of :func:`choose_ranges`."""
+    """The pages of so many key groups, by their range; ``ranges`` has the key of each."""
     place = f"key_group * {len(ranges)} div {key_groups}"
     key_group_range = F.array(*map(F.lit, ranges))[F.expr(f"int({place})")]
     return pages.withColumn(_RANGE, key_group_range).groupBy(_RANGE)
 
 
 def restored_pages(
-    spark: SparkSession,
+    root: StorageRoot,
     job: JobSpec,
     chain: Sequence[str],
-    layout: Layout,
     attempt: int,
     ranges: Mapping[str, Sequence[int]],
 ) -> DataFrame:
     """The chain's stream for the batch that restores its state: nothing in any other source."""
     first = job.graph.stages[chain[0]]
     others = len(first.inputs) + any(given.root for given in first.inputs) + 1
-    parts = [pages_in(spark, layout.nothing(attempt)) for _ in range(others)]
-    return _chained(spark, job, chain, layout, attempt, parts, ranges, restored=True)
+    parts = [pages_in(root.spark, root.layout.nothing(attempt)) for _ in range(others)]
+    return _chained(root, job, chain, attempt, parts, ranges, restored=True)
 
 
 def _state_files(
-    spark: SparkSession, settings: Settings, layout: Layout, stage: str, attempt: int
+    root: StorageRoot, settings: Settings, stage: str, attempt: int
 ) -> MountedStateFiles | None:
     """Where a worker finds the files of the stage's state; None if it has no path to them."""
-    local = Files(spark).mounted(layout.state_files(stage, attempt))
+    local = root.files.mounted(root.layout.state_files(stage, attempt))
     return None if local is None else MountedStateFiles(local, settings.state_max_inline_bytes)
 
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Pages of a stream: DATA pages of rows, control pages of the tables that the coordinator writes."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def data_pages(rows: DataFrame, spec: StageSpec, name: str) -> DataFrame:
 
 
 def pages_in(spark: SparkSession, directory: str) -> DataFrame:
+    """The pages in Parquet files of a directory, as a stream."""
     return spark.readStream.schema(PAGE_TYPE).parquet(directory)
 
 
@@ -44,6 +45,7 @@ def barrier_pages(table: DataFrame, spec: StageSpec, roots: list[str], attempt: 
 
 
 def overtake_pages(table: DataFrame, spec: StageSpec, attempt: int) -> DataFrame:
+    """A row of ``overtakes`` becomes a page for each key group."""
     return _control_pages(
         table.where(F.col("attempt") == attempt),
         spec,

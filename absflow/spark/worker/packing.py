@@ -1,4 +1,4 @@
-"""TODO."""
+"""From the rows of an input to DATA pages, before the shuffle."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ __all__ = ["pack_function", "packer_for"]
 def pack_function(
     spec: StageSpec, given: InputSpec
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For ``mapInArrow``: the rows of an input as DATA pages for the key groups of a stage."""
     packer = packer_for(spec, given)
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -26,6 +27,7 @@ def pack_function(
 
 
 def packer_for(spec: StageSpec, given: InputSpec) -> Packer:
+    """What packs the rows of an input for a stage."""
     return Packer(
         input=given.name,
         schema=given.schema,

@@ -1,4 +1,4 @@
-"""TODO."""
+"""From rows that the savepoint writer was given to a set of a state history."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ _FLUSH_ROWS = 262_144
 def savepoint_rows(
     spec: StageSpec, set_id: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Makes rows of a state history out of rows with the stage's key and state columns."""
+    """For ``mapInArrow``: rows of a state history, out of the stage's key and state columns.
+
+    Args:
+        spec: the stage.
+        set_id: the set, and the savepoint.
+    """
     schema = state_history.history_columns(spec.keys, spec.state)
     keys, groups = spec.keys, spec.key_groups
 

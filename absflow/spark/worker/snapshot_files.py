@@ -1,4 +1,4 @@
-"""TODO."""
+"""Snapshots as files of the state history, written by the workers that write a batch's rows."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from absflow.columnar.pages import Page, PageKind, decode, pages_of
 from absflow.columnar.state import DELETED
 from absflow.storage.delta.data_files import PlainTable
 
-__all__ = ["Histories", "SnapshotFiles", "history_rows_of_pages"]
+__all__ = ["Histories", "SnapshotFiles", "history_rows"]
 
 # Of stages by their name: the history table, and what is in their STATE pages.
 Histories: TypeAlias = Mapping[str, tuple[PlainTable, pa.Schema]]
 
 
-# Bytes of STATE pages that a worker gathers before it writes them into files.
+# A worker gathers so many bytes of STATE pages before it writes them into files.
 _GATHERED = 32 << 20
 
 
 class SnapshotFiles:
-    """In a worker: writes STATE pages into files, and tells of them and of REPORT pages.
+    """The side output of one partition: STATE pages go into files, REPORT pages to the driver.
 
-    What it tells are JSON objects: ``{"report": [stage, key group, payload]}``, and ``{"state":
+    Its messages are JSON objects: ``{"report": [stage, key group, payload]}``, and ``{"state":
     [stage, checkpoint, action that adds a file]}``.
     """
 
     def __init__(self, histories: Histories) -> None:
         """Of these stages; pages of others are passed over."""
         self._histories = histories
-        self._told: list[str] = []
+        self._messages: list[str] = []
         self._pages: list[Page] = []
         self._bytes = 0
 
@@ -42,38 +42,49 @@ class SnapshotFiles:
         kinds = pa.array([PageKind.REPORT.value, PageKind.STATE.value])
         for page in pages_of(batch.filter(pc.is_in(batch.column("kind"), kinds))):
             if page.kind is PageKind.REPORT:
-                told = [page.input, page.key_group, page.payload.decode()]
-                self._told.append(json.dumps({"report": told}))
+                report = [page.input, page.key_group, page.payload.decode()]
+                self._messages.append(json.dumps({"report": report}))
             elif page.input in self._histories:
                 self._pages.append(page)
                 self._bytes += len(page.payload)
                 if self._bytes >= _GATHERED:
                     self._write()
 
-    def told(self) -> list[str]:
-        """All of it, when no more pages come."""
+    def messages(self) -> list[str]:
+        """What the driver is to get, when no more pages come."""
         self._write()
-        return self._told
+        return self._messages
 
     def _write(self) -> None:
         for stage, (table, inside) in self._histories.items():
             pages = [page for page in self._pages if page.input == stage]
-            for action in table.write(history_rows_of_pages(pages, stage, inside, table.schema)):
+            for action in table.write(history_rows(pages, stage, inside, table.schema)):
                 checkpoint_id = int(action["add"]["partitionValues"]["set_id"])
-                self._told.append(json.dumps({"state": [stage, checkpoint_id, action]}))
+                self._messages.append(json.dumps({"state": [stage, checkpoint_id, action]}))
         self._pages, self._bytes = [], 0
 
 
-def history_rows_of_pages(
+def history_rows(
     pages: Sequence[Page], stage: str, inside: pa.Schema, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
+    """The rows of a state history in STATE pages, a batch for each page.
+
+    Args:
+        pages: the pages.
+        stage: their stage, for errors.
+        inside: what is in their payloads.
+        schema: the columns of the state history.
+
+    Raises:
+        PageCorruptError: a payload is not what was written.
+    """
     for page in pages:
         what = f"snapshot {page.checkpoint_id} of stage {stage!r}, group {page.key_group}"
         changed = decode(page.payload, inside, what)
-        yield _history_rows(changed, page.checkpoint_id, page.key_group, schema)
+        yield _set_rows(changed, page.checkpoint_id, page.key_group, schema)
 
 
-def _history_rows(
+def _set_rows(
     changed: pa.RecordBatch, checkpoint_id: int, key_group: int, schema: pa.Schema
 ) -> pa.RecordBatch:
     count = changed.num_rows

@@ -1,4 +1,8 @@
-"""TODO."""
+"""One call of a stage by Spark: the pages of a key-group range and its state, in a Python worker.
+
+The alignment of the stage before the batch comes as a local property of the job, set by
+:func:`absflow.spark.batch.query.set_alignments`.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +28,20 @@ _BATCH_PROPERTY = "streaming.sql.batchId"
 
 
 def alignment_property(stage: str) -> str:
+    """The local property that has the stage's alignment before the batch."""
     return f"absflow.alignment.{stage}"
 
 
 def stage_function(
     spec: StageSpec, files: MountedStateFiles | None, edge: Packer | None
 ) -> Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+    """For ``applyInPandasWithState``: what a stage does with a range of its key groups.
+
+    Args:
+        spec: the stage.
+        files: where large state lies; None if workers have no path to it.
+        edge: packs what the stage emits for the stage behind a direct edge; None if there is none.
+    """
     columns, property_ = PAGE_SCHEMA.names, alignment_property(spec.name)
 
     def run(
@@ -71,8 +83,9 @@ def freeze_loaded_modules() -> None:
 
 
 def this_task() -> TaskContext:
+    """The task that runs; executors only."""
     task = TaskContext.get()
-    assert task is not None  # executors only
+    assert task is not None
     return task
 
 

@@ -1,4 +1,7 @@
-"""TODO."""
+"""Delta's own classes in the JVM; none of them is a public interface.
+
+:mod:`absflow.spark.versions` says which version they are of.
+"""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.errors import StorageError
+from absflow.storage.delta import log
 from absflow.storage.files import Files
 from absflow.storage.session import conf_set
 
@@ -31,6 +32,7 @@ __all__ = [
     "COMMITTED_OFTEN",
     "JOB_PROPERTIES",
     "create",
+    "newest_version",
     "read",
     "restore",
     "rows_of",
@@ -121,6 +123,18 @@ def _reading(path: str) -> Iterator[None]:
             f"could not read table {path!r}: {error}; spark.absflow.storage.path must name a place "
             "that the driver and every executor can read and write"
         ) from error
+
+
+def newest_version(files: Files, path: str) -> int:
+    """The newest version of the table at ``path``.
+
+    Raises:
+        StorageError: if there is none.
+    """
+    version = log.newest_version(files.names(f"{path}/_delta_log"))
+    if version is None:
+        raise StorageError(f"there is no Delta table at {path!r}")
+    return version
 
 
 def restore(spark: SparkSession, path: str, version: int, user_metadata: Mapping[str, Any]) -> None:

@@ -52,7 +52,7 @@ _CODEC = "spark.sql.parquet.compression.codec"
 _ENCRYPTED = "parquet.crypto.factory.class"
 
 
-_TOLD = pa.schema([("add", pa.string()), ("beside", pa.string())])
+_WRITTEN = pa.schema([("add", pa.string()), ("message", pa.string())])
 
 
 _lock = threading.Lock()
@@ -95,8 +95,8 @@ class SideOutput(Protocol):
     def take(self, batch: pa.RecordBatch) -> None:
         """See rows of the source."""
 
-    def told(self) -> Iterable[str]:
-        """At the end, what the driver is to hear."""
+    def messages(self) -> Iterable[str]:
+        """What the driver is to get, when no more rows come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +107,13 @@ class ArrowRows:
         source: the DataFrame.
         make: makes them, partition by partition, as for ``mapInArrow``.
         schema: their columns.
-        beside: makes what sees the rows of the source meanwhile, if they are written by workers.
+        side_output: makes what sees the rows of the source meanwhile, if workers write them.
     """
 
     source: DataFrame
     make: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
     schema: pa.Schema
-    beside: Callable[[], SideOutput] | None = None
+    side_output: Callable[[], SideOutput] | None = None
 
     @property
     def sparkSession(self) -> SparkSession:
@@ -155,7 +155,7 @@ def append_once(
             which costs less than a commit; and a stream that reads the table has no batch for it.
 
     Returns:
-        What was told :class:`SideOutput` the rows; None if they were not written by workers.
+        The messages of the side outputs; None if no worker wrote the rows.
 
     Raises:
         StorageError: if rows of the driver have other columns than the table, or the table is not
@@ -174,7 +174,7 @@ def append_once(
             return None
         note = json.dumps(user_metadata)
         none, tags = scala.none, scala.map({})
-        written, told = _write(rows, path, known.files, snapshot)
+        written, messages = _write(rows, path, known.files, snapshot)
         if isinstance(written, DataFrame):
             given = {"txnAppId": app_id, "txnVersion": str(txn_version), "userMetadata": note}
             options = scala.options(scala.map(given), session.sessionState().conf())
@@ -193,7 +193,7 @@ def append_once(
                 scala.append, none, none, scala.some(note), none, none, none, none, none
             )
             transaction.commitIfNeeded(actions, operation, tags)
-        return told
+        return messages
 
 
 def _write(
@@ -204,7 +204,7 @@ def _write(
 ) -> tuple[list[dict[str, Any]] | DataFrame, list[str] | None]:
     """The actions that add the rows' files, which are there now; or what Delta is to write.
 
-    And what was told beside.
+    And the messages of the side outputs.
     """
     if isinstance(rows, DataFrame):
         return rows, None
@@ -269,26 +269,26 @@ def _by_driver(
 
 
 def _by_workers(rows: ArrowRows, table: PlainTable) -> tuple[list[dict[str, Any]], list[str]]:
-    make, make_beside = rows.make, rows.beside
+    make, make_side_output = rows.make, rows.side_output
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        beside = None if make_beside is None else make_beside()
+        side_output = None if make_side_output is None else make_side_output()
 
         def seen() -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                if beside is not None:
-                    beside.take(batch)
+                if side_output is not None:
+                    side_output.take(batch)
                 yield batch
 
-        told: list[dict[str, str]] = []
-        told += [{"add": json.dumps(add)} for add in table.write(make(seen()))]
-        if beside is not None:
-            told += [{"beside": text} for text in beside.told()]
-        yield pa.RecordBatch.from_pylist(told, _TOLD)
+        written: list[dict[str, str]] = []
+        written += [{"add": json.dumps(add)} for add in table.write(make(seen()))]
+        if side_output is not None:
+            written += [{"message": text} for text in side_output.messages()]
+        yield pa.RecordBatch.from_pylist(written, _WRITTEN)
 
-    told = rows.source.mapInArrow(write, from_arrow_schema(_TOLD)).collect()
-    adds = [json.loads(row["add"]) for row in told if row["add"] is not None]
-    return adds, [row["beside"] for row in told if row["beside"] is not None]
+    found = rows.source.mapInArrow(write, from_arrow_schema(_WRITTEN)).collect()
+    adds = [json.loads(row["add"]) for row in found if row["add"] is not None]
+    return adds, [row["message"] for row in found if row["message"] is not None]
 
 
 def _transactions(spark: SparkSession, path: str, snapshot: Any) -> _Transactions:

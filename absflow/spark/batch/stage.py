@@ -1,0 +1,260 @@
+"""What a micro-batch leaves of one stage: its alignment, its snapshots, its reports.
+
+The outcome of a batch (:mod:`absflow.spark.batch.outcome`) gives the alignment after it, which is
+saved for the replay of the next, and a report to the coordinator for each snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from absflow.columnar.pages import PageKind
+from absflow.columnar.stage import StageSpec
+from absflow.errors import ProtocolViolation
+from absflow.facts.fence import Fence
+from absflow.protocol import alignment_state
+from absflow.protocol.checkpoints import FailureReason, StageReport
+from absflow.protocol.coordinator.messages import (
+    CheckpointFailed,
+    Event,
+    HeldTooMuch,
+    StageReported,
+)
+from absflow.spark.batch.alignment_log import AlignmentLog, Arrived
+from absflow.spark.batch.handover import SnapshotHandover, StagedPages
+from absflow.spark.batch.outcome import BatchTimes, StageOutcome
+from absflow.spark.batch.pages import is_kind
+from absflow.spark.batch.snapshots import SnapshotAppender
+from absflow.spark.batch.worker_output import WorkerOutput
+from absflow.spark.model import source_index
+from absflow.spark.sources.positions import SourceLogs
+from absflow.storage.delta.data_files import PlainTable
+from absflow.storage.files import Files
+from absflow.storage.layout import Layout
+
+__all__ = ["ChainStage"]
+
+
+class ChainStage:
+    """One stage of a chain, from one start of its query on."""
+
+    def __init__(
+        self,
+        spec: StageSpec,
+        layout: Layout,
+        attempt: int,
+        files: Files,
+        *,
+        restored: int,
+        appender: SnapshotAppender,
+        max_held_bytes: int,
+        fence: Fence,
+        post: Callable[[Event], None],
+    ) -> None:
+        """Take up the stage.
+
+        Args:
+            spec: the stage.
+            layout: where things lie.
+            attempt: the job's attempt.
+            files: for the alignment log and those of the sources.
+            restored: the checkpoint that the attempt began with; 0 if none.
+            appender: takes the snapshots.
+            max_held_bytes: ``alignment.max-held``.
+            fence: asked before each write.
+            post: puts an event into the coordinator's queue.
+        """
+        self.spec = spec
+        self.alignment = spec.start(restored)
+        self._log = AlignmentLog(files, layout.alignment(spec.name, attempt), self.alignment)
+        self._staging = layout.staging(spec.name, attempt)
+        self._source_logs = SourceLogs(files, layout, spec, attempt)
+        self._appender = appender
+        self._max_held_bytes = max_held_bytes
+        self._fence = fence
+        self._post = post
+        self._arrived: dict[int, Arrived] = {}
+        self._held: dict[int, tuple[int, int]] = {}
+        self._too_much: set[int] = set()
+        # Since the last snapshot. Rows that go on within the chain are seen by executors only.
+        self._rows_out: int | None = None
+
+    def load(self, batch_id: int) -> None:
+        """Go on where the last batch before ``batch_id`` left the stage."""
+        self.alignment, self._arrived = self._log.load(batch_id)
+
+    def count_emitted(self, rows: int) -> None:
+        """Note what a batch has emitted."""
+        self._rows_out = (self._rows_out or 0) + rows
+
+    def note_arrivals(
+        self, outcome: StageOutcome, offsets: Callable[[], Sequence[str]], started_ms: int
+    ) -> None:
+        """Keep what a later batch's snapshot needs of this batch's barriers.
+
+        Args:
+            outcome: of the batch.
+            offsets: the end offsets of the sources of the batch.
+            started_ms: when the batch began.
+        """
+        roots = [given.name for given in self.spec.inputs if given.root]
+        for name, checkpoint_id, triggered_ms in outcome.arrived:
+            note = self._arrived.setdefault(checkpoint_id, Arrived(started_ms, triggered_ms))
+            if name in roots:
+                self._keep_position(note, name, offsets)
+        for checkpoint_id in outcome.snapshots:
+            note = self._arrived.setdefault(checkpoint_id, Arrived(started_ms, started_ms))
+            for name in roots:  # a root input that ended before brought no barrier
+                self._keep_position(note, name, offsets)
+        self._note_held(outcome)
+
+    def _note_held(self, outcome: StageOutcome) -> None:
+        self._held.update(outcome.held)
+        rows, size = (sum(h[i] for h in self._held.values()) for i in (0, 1))
+        for checkpoint_id in outcome.after.blocking & self._arrived.keys():
+            note = self._arrived[checkpoint_id]
+            note.held_rows = max(note.held_rows, rows)
+            note.held_bytes = max(note.held_bytes, size)
+            if size > self._max_held_bytes and checkpoint_id not in self._too_much:
+                self._too_much.add(checkpoint_id)
+                cause = f"stage {self.spec.name} holds {size} bytes"
+                self._post(HeldTooMuch(checkpoint_id, cause))
+
+    def _keep_position(
+        self, note: Arrived, name: str, offsets: Callable[[], Sequence[str]]
+    ) -> None:
+        if name not in note.positions:
+            position = offsets()[source_index(self.spec, name)]
+            self._fence.check()
+            self._source_logs.keep(name, position)
+            note.positions[name] = position
+
+    def history(self) -> tuple[PlainTable, pa.Schema] | None:
+        """Of :meth:`absflow.spark.batch.snapshots.SnapshotAppender.history`."""
+        return self._appender.history()
+
+    def hand_over(
+        self, pages: DataFrame, outcome: StageOutcome, output: WorkerOutput
+    ) -> dict[int, SnapshotHandover]:
+        """The batch's snapshots by checkpoint, so that the operator never runs again for them.
+
+        What no worker has written is staged now, in a Spark job for each snapshot that changed
+        anything.
+
+        Args:
+            pages: the batch's pages, persisted.
+            outcome: of the batch.
+            output: what the workers sent.
+
+        Raises:
+            ProtocolViolation: files have not all rows that the key groups reported.
+        """
+        handed = {n: SnapshotHandover(n) for n in outcome.snapshots}
+        written = output.histories.get(self.spec.name)
+        for n in outcome.changed:
+            if written is None:
+                handed[n] = SnapshotHandover(n, self._stage_pages(pages, n))
+            else:
+                adds = output.adds[self.spec.name].get(n, [])
+                self._check_rows(n, outcome, adds)
+                handed[n] = SnapshotHandover(n, self._appender.uncommitted(written[0], adds))
+        return handed
+
+    def _check_rows(
+        self, checkpoint_id: int, outcome: StageOutcome, adds: Sequence[Mapping[str, Any]]
+    ) -> None:
+        expected = outcome.snapshots[checkpoint_id][0]
+        rows = sum(json.loads(action["add"]["stats"])["numRecords"] for action in adds)
+        if rows != expected:
+            raise ProtocolViolation(
+                f"stage {self.spec.name!r}: snapshot {checkpoint_id} has {expected} rows, but its "
+                f"files have {rows}"
+            )
+
+    def _stage_pages(self, pages: DataFrame, checkpoint_id: int) -> StagedPages:
+        path = f"{self._staging}/{checkpoint_id}"
+        self._fence.check()
+        pages.where(
+            is_kind(PageKind.STATE)
+            & (F.col("input") == self.spec.name)
+            & (F.col("checkpoint_id") == checkpoint_id)
+        ).write.mode("overwrite").parquet(path)
+        return StagedPages(path)
+
+    def save(self, batch_id: int, outcome: StageOutcome) -> None:
+        """Make the alignment after the batch durable."""
+        if outcome.after != self.alignment:
+            self._fence.check()
+            self._log.save(batch_id, outcome.after, self._arrived)
+            self.alignment = outcome.after
+
+    def report(
+        self,
+        outcome: StageOutcome,
+        snapshots: Mapping[int, SnapshotHandover],
+        batch_id: int,
+        offsets: Callable[[], Sequence[str]],
+        times: BatchTimes,
+    ) -> None:
+        """Report the batch's snapshots to the coordinator, and hand them to their thread.
+
+        Args:
+            outcome: of the batch.
+            snapshots: what :meth:`hand_over` gave.
+            batch_id: the batch.
+            offsets: the end offsets of the sources of the batch.
+            times: of the batch.
+        """
+        for checkpoint_id in sorted(outcome.snapshots):
+            self._post(
+                StageReported(self._report(checkpoint_id, outcome, batch_id, offsets, times))
+            )
+            self._appender.submit(snapshots[checkpoint_id])
+        for checkpoint_id in sorted(outcome.skipped):
+            cause = f"stage {self.spec.name}"
+            self._post(CheckpointFailed(checkpoint_id, FailureReason.DECLINED, cause))
+        settled = outcome.after.snapshot
+        self._arrived = {n: note for n, note in self._arrived.items() if n > settled}
+        self._too_much = {n for n in self._too_much if n > settled}
+
+    def _report(
+        self,
+        checkpoint_id: int,
+        outcome: StageOutcome,
+        batch_id: int,
+        offsets: Callable[[], Sequence[str]],
+        times: BatchTimes,
+    ) -> StageReport:
+        note, totals = self._arrived[checkpoint_id], outcome.snapshots[checkpoint_id]
+        rows_out = self._rows_out
+        if rows_out is not None:
+            self._rows_out = 0
+        return StageReport(
+            stage=self.spec.name,
+            checkpoint_id=checkpoint_id,
+            batch_id=batch_id,
+            positions=note.positions,
+            in_flight={
+                given.name: offsets()[source_index(self.spec, given.name)]
+                for given in self.spec.inputs
+                if given.channel
+                and alignment_state.in_flight(outcome.after, given.name, checkpoint_id)
+            },
+            rows_changed=totals[0],
+            bytes_changed=totals[1],
+            keys_total=totals[2],
+            bytes_total=totals[3],
+            rows_out=rows_out,
+            held_rows=note.held_rows,
+            held_bytes=note.held_bytes,
+            start_delay_ms=max(0, note.at_ms - note.triggered_ms),
+            alignment_ms=max(0, times.started_ms - note.at_ms),
+            sync_ms=times.sync_ms,
+            commit_ms=times.commit_ms,
+        )

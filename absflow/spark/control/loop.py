@@ -1,0 +1,376 @@
+"""The thread that watches over a running job: its queries, and its coordinator.
+
+It owns the coordinator's state, the driver's tables and the queries. Everything else
+(micro-batches, history threads, the listener, callers) only posts events into its queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import signal
+import threading
+from concurrent.futures import Future
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from absflow.columnar.pages import PageKind
+from absflow.errors import FencedError, JobFailedError, SettingsError, StorageError
+from absflow.facts.requests import Requests, SavepointRequest
+from absflow.protocol.checkpoints import AttemptFact
+from absflow.protocol.coordinator.messages import (
+    Event,
+    InputExhausted,
+    RootInput,
+    StopRequested,
+    Tick,
+)
+from absflow.protocol.restarts import on_failure
+from absflow.spark.batch.backpressure import Backpressure
+from absflow.spark.batch.listener import BatchDone, QueryDied, QueryIdle, QueryListener
+from absflow.spark.control.effects import CoordinatorEffects
+from absflow.spark.control.progress import Progress, StageProgress
+from absflow.spark.control.publisher import PublicationFailed, Publisher
+from absflow.spark.control.query import ChainQuery
+from absflow.spark.control.retention import FactWanted, Retention
+from absflow.spark.control.savepoints import Savepoints
+from absflow.spark.model import JobSpec
+from absflow.spark.sources.delta import begins_in_batch_2
+from absflow.spark.start.attempt import prepare_attempt
+from absflow.storage import clock
+from absflow.storage.delta import tables
+from absflow.storage.root import StorageRoot
+
+__all__ = ["JobLoop"]
+
+_LOG = logging.getLogger(__name__)
+_LOOK_EVERY_MS = 500
+
+_Posted = (
+    Event | BatchDone | QueryIdle | QueryDied | PublicationFailed | FactWanted | SavepointRequest
+)
+
+
+class JobLoop:
+    """One driver's run of a job.
+
+    Attributes:
+        done: set when the job has ended.
+        failure: why it failed; None if it did not, or has not ended.
+        unflushed: after a stop with drain, the rows behind the savepoint by stage.
+    """
+
+    def __init__(self, spark: SparkSession, job: JobSpec) -> None:
+        """Prepare everything; nothing of the job runs yet. Raises as :class:`Run` does."""
+        root = StorageRoot.open(spark, job.settings.storage_path)
+        self.done = threading.Event()
+        self.failure: BaseException | None = None
+        self.unflushed: dict[str, int] = {}
+        self._spark = spark
+        self._job = job
+        self._graph = job.graph
+        self._settings = job.settings
+        self._root = root
+        self._events: queue.SimpleQueue[_Posted] = queue.SimpleQueue()
+        self._prepared = prepared = prepare_attempt(root, job)
+        self._attempt = prepared.attempt
+        self._coordinator = CoordinatorEffects(prepared.facts, prepared.coordinator, clock.now_ms)
+        try:
+            requests = Requests(spark, root.files, root.layout, prepared.claim.incarnation)
+            self._backpressure = Backpressure(
+                root.files,
+                root.layout,
+                prepared.attempt,
+                self._graph.stages,
+                self._settings.channel_max_backlog_bytes,
+                clock.now_ms,
+            )
+        except BaseException:  # nobody will have this run, to end it
+            prepared.claim.lock.release()
+            raise
+        # Retention starts with the queries, and may be asked for a deletion only then.
+        self._savepoints = Savepoints(
+            self._coordinator, requests, delete=lambda deletion: self._retention.delete(deletion)
+        )
+        self._queries: list[ChainQuery] = []
+        self._by_run: dict[str, ChainQuery] = {}
+        self._looked_ms = 0
+        self._listener = QueryListener(self._events.put)
+        self._thread = threading.Thread(
+            target=self._watch, name=f"absflow-{self._graph.job}", daemon=True
+        )
+
+    # -- for callers --------------------------------------------------------------------------
+
+    @property
+    def finished_checkpoint(self) -> int | None:
+        """The checkpoint that holds all input, once every (bounded) source has been read."""
+        return self._coordinator.finished_checkpoint
+
+    def progress(self) -> Progress:
+        """How far the job is now."""
+        state = self._coordinator.state
+        return Progress(
+            checkpoint_id=state.completed_id,
+            completed=self._coordinator.completed_count,
+            pending=tuple(sorted(state.pending)),
+            stages={
+                name: replace(query.progress, load=self._backpressure.load(name))
+                for query in self._queries
+                for name in query.names
+            },
+        )
+
+    def ask(self, *, stop: bool = False, drain: bool = False) -> Future[int]:
+        """Ask for a savepoint; its id, or why there is none."""
+        request, answer = self._savepoints.ask(stop=stop, drain=drain)
+        self._events.put(request)
+        if self.done.is_set():
+            self._savepoints.refuse_all()  # the thread will not see it any more
+        return answer
+
+    def ask_to_stop(self) -> None:
+        """Ask the job to end, without a savepoint."""
+        self._events.put(StopRequested())
+
+    def start(self) -> None:
+        """Start the queries and the thread."""
+        self._spark.streams.addListener(self._listener)
+        self._publisher = self._start_publisher()
+        self._retention = Retention(
+            self._root, self._job, self._prepared.claim.fence, self._events.put
+        )
+        self._coordinator.on_completed = self._completed
+        self._coordinator.load_of = self._backpressure.load
+        try:
+            self._coordinator.begin(self._prepared.recovered)
+            for names in self._graph.chains:
+                query = ChainQuery(
+                    self._root,
+                    self._job,
+                    self._prepared,
+                    names,
+                    drain=self._savepoints.drain,
+                    backpressure=self._backpressure,
+                    post=self._events.put,
+                )
+                self._queries.append(query)
+            for query in self._queries:
+                self._start_query(query)
+        except BaseException:
+            self._stop_queries()
+            self._prepared.claim.lock.release()
+            raise
+        self._thread.start()
+        if self._settings.savepoint_on_sigterm:
+            self._stop_on_sigterm()
+
+    def _stop_on_sigterm(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise SettingsError(
+                "spark.absflow.savepoint.on-sigterm is true, but the job was not started by the "
+                "main thread, and only that can handle signals in Python; start it there"
+            )
+
+        def stop(signum: int, frame: object) -> None:
+            # It only puts into a queue that allows that in a handler; the job's thread does it.
+            _LOG.warning("SIGTERM: stopping job %s with a savepoint", self._graph.job)
+            self.ask(stop=True)
+
+        signal.signal(signal.SIGTERM, stop)
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        try:
+            stop = False
+            while not stop:
+                stop = self._turn()
+            self._savepoints.poll(clock.now_ms())  # who asks now is refused
+            self.failure = self._coordinator.failure
+        except BaseException as error:
+            self.failure = _failed(error)
+        finally:
+            self._end()
+
+    def _turn(self) -> bool:
+        """Take one event, then look at the clock; whether the job is to stop."""
+        try:
+            event = self._events.get(timeout=self._coordinator.wait_ms() / 1000)
+        except queue.Empty:
+            event = None
+        self._look_for_newer(event)
+        stop = self._handle(event)
+        now = clock.now_ms()
+        stop = self._savepoints.poll(now) or stop
+        for query in self._queries:
+            if query.restart_at_ms is not None and now >= query.restart_at_ms:
+                self._start_query(query)
+        stop = self._coordinator.handle(Tick(now)) or stop
+        self._backpressure.pending(max(self._coordinator.state.pending, default=0))
+        return stop
+
+    def _handle(self, event: _Posted | None) -> bool:
+        """Do what an event asks for; whether the job is to stop."""
+        match event:
+            case None:
+                pass
+            case BatchDone():
+                self._batch_done(event)
+            case QueryIdle(run_id):
+                self._query_idle(run_id)
+            case QueryDied():
+                self._query_died(event)
+            case FactWanted():
+                event.write(self._coordinator)
+            case SavepointRequest():
+                return self._savepoints.trigger(event, clock.now_ms())
+            case PublicationFailed(sink, checkpoint_id, error):
+                raise JobFailedError(
+                    f"job {self._graph.job!r} gave up: checkpoint {checkpoint_id} could not be "
+                    f"published to sink {sink!r}. Nothing is lost: mend the cause and start the "
+                    f"job again, which makes it good. The error: {error}"
+                ) from error
+            case _:
+                return self._coordinator.handle(event)
+        return False
+
+    def _completed(self, checkpoint_id: int) -> None:
+        self._publisher.submit(checkpoint_id)
+        self._retention.wake()
+
+    def _look_for_newer(self, event: _Posted | None) -> None:
+        """Whether this driver must stop; a query that died may have done so because of that."""
+        now = clock.now_ms()
+        if isinstance(event, QueryDied) or now - self._looked_ms >= _LOOK_EVERY_MS:
+            self._looked_ms = now
+            try:
+                self._prepared.claim.fence.check()
+            except StorageError:  # the next look may do better, and each write looks for itself
+                _LOG.warning("could not look for a newer driver", exc_info=True)
+
+    def _batch_done(self, event: BatchDone) -> None:
+        query = self._by_run.get(event.run_id)
+        if query is None:
+            return  # a query that is not ours, or was replaced
+        self._backpressure.done(query.names[0], event)
+        before, first = query.progress, query.first
+        query.progress = StageProgress(
+            event.batch_id, before.total_rows + event.rows, event.rows_per_second
+        )
+        if event.batch_id == 1 and self._prepared.origin and begins_in_batch_2(first):
+            return  # nobody has looked yet what the sources have
+        for place, given in enumerate(first.inputs):
+            if given.bounded and place in event.exhausted:
+                self._coordinator.handle(InputExhausted(RootInput(first.name, given.name)))
+
+    def _query_idle(self, run_id: str) -> None:
+        """Bounded inputs end though no barrier makes a batch that would show it."""
+        query = self._by_run.get(run_id)
+        if query is None:
+            return
+        first = query.first
+        for given in first.inputs:
+            if given.bounded:
+                self._coordinator.handle(InputExhausted(RootInput(first.name, given.name)))
+
+    def _query_died(self, event: QueryDied) -> None:
+        query = self._by_run.pop(event.run_id, None)
+        if query is None:
+            return  # it was stopped with the job
+        self._backpressure.died(query.names[0])
+        if event.error is None:
+            raise JobFailedError(
+                f"the query of {query.title} was stopped from outside of the job, "
+                "which cannot go on without it; start the job again, and stop it by run.stop()"
+            )
+        policy = self._settings.restart_policy
+        now = clock.now_ms()
+        query.restarts, delay = on_failure(policy, query.restarts, query.started_ms, now)
+        cause = query.query.exception() if query.query is not None else None
+        error = _own_words(event.error)
+        if delay is None:
+            raise JobFailedError(
+                f"job {self._graph.job!r} gave up: the query of {query.title} died "
+                f"after {query.restarts.in_a_row} restarts in a row "
+                f"(spark.absflow.restart.attempts is {policy.attempts}). Nothing is lost: mend the "
+                f"cause and start the job again. The last error: {error}"
+            ) from cause
+        _LOG.warning("%s died, restart in %d ms: %s", query.title, delay, error)
+        query.restart_at_ms = now + delay
+
+    def _start_query(self, query: ChainQuery) -> None:
+        query.start()
+        self._by_run[query.run_id] = query
+
+    def _start_publisher(self) -> Publisher:
+        return Publisher(
+            self._root,
+            self._job,
+            self._attempt,
+            self._prepared.publications,
+            self._prepared.newest_completed,
+            self._settings.restart_policy,
+            self._prepared.claim.fence,
+            self._events.put,
+        )
+
+    def _end(self) -> None:
+        try:
+            self._stop_queries()
+            if self._savepoints.drained:
+                self._count_unflushed(self._savepoints.drained)
+            try:
+                if not isinstance(self.failure, FencedError):
+                    end = AttemptFact.FAILED if self.failure else AttemptFact.ENDED
+                    self._prepared.claim.record(self._attempt, end)
+            finally:  # but not if a query may still run: then the lock goes with the process
+                self._prepared.claim.lock.release()
+        except Exception as error:
+            _LOG.exception("while the job was being stopped")
+            self.failure = self.failure or _failed(error)
+        finally:
+            self.done.set()
+            self._savepoints.refuse_all()
+
+    def _count_unflushed(self, savepoint: int) -> None:
+        """The rows behind the savepoint in the channels, which a restore from it reads again."""
+        for name in self._graph.stages:
+            if self._graph.has_channel(name):
+                channel = tables.read(self._spark, self._root.layout.channel(name, self._attempt))
+                behind = (F.col("_epoch") > savepoint) & (F.col("_kind") == PageKind.DATA.value)
+                self.unflushed[name] = channel.where(behind).count()
+        left = {name: rows for name, rows in self.unflushed.items() if rows}
+        if left:
+            _LOG.warning("not flushed before savepoint %d: %s", savepoint, left)
+
+    def _stop_queries(self) -> None:
+        self._by_run.clear()
+        self._retention.close()
+        self._savepoints.drain.stop()
+        self._backpressure.stop()
+        for query in self._queries:
+            query.stop()
+        for query in self._queries:
+            query.close()
+        # Last, for it publishes what has completed until now.
+        self._publisher.close()
+        self._spark.streams.removeListener(self._listener)
+
+
+def _failed(error: BaseException) -> JobFailedError:
+    if isinstance(error, JobFailedError):
+        return error
+    failure = JobFailedError(f"the job stopped: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def _own_words(error: str) -> str:
+    """Absflow's own words in the text of a dead query, else the text."""
+    for line in error.splitlines():
+        if line.startswith("absflow.errors."):
+            return line.removeprefix("absflow.errors.")
+    return error.strip()

@@ -1,0 +1,142 @@
+"""What a start is to do: decided from facts, before anything is changed.
+
+Everything that can be refused is refused here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from absflow.errors import GraphError, RestoreError
+from absflow.facts.driver_table import fact_rows
+from absflow.facts.records import attempts_of, details_of, written_savepoints
+from absflow.graph import check_unchanged
+from absflow.protocol.checkpoints import AttemptFact
+from absflow.protocol.recovery.attempts import (
+    Origin,
+    Restore,
+    RestoreTarget,
+    Start,
+    decide,
+)
+from absflow.protocol.recovery.matching import table_of
+from absflow.settings import Settings
+from absflow.spark.model import JobSpec
+from absflow.spark.start.restore_check import plan_restore
+from absflow.spark.start.restore_plan import RestorePlan
+from absflow.storage.files import Files
+from absflow.storage.root import StorageRoot
+
+__all__ = ["StartDecision", "decide_start", "restore_plan_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class StartDecision:
+    """What a start is to do.
+
+    Attributes:
+        rows: the rows of ``attempts`` that it rests on.
+        start: which attempt begins or goes on.
+        restore: what is to be restored; None if nothing is.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    start: Start
+    restore: RestorePlan | None
+
+    @property
+    def attempt(self) -> int:
+        """The attempt's number."""
+        return self.start.attempt
+
+    @property
+    def started(self) -> dict[str, Any] | None:
+        """The details of the attempt's STARTED fact; None if it begins now."""
+        return details_of(self.rows, self.attempt, AttemptFact.STARTED)
+
+    @property
+    def ready(self) -> dict[str, Any] | None:
+        """The details of the attempt's READY fact; None if it was never ready."""
+        return details_of(self.rows, self.attempt, AttemptFact.READY)
+
+    @property
+    def origin(self) -> Origin | None:
+        """The checkpoint that the attempt begins, or began, with."""
+        if self.restore is not None:
+            return self.restore.origin
+        known = attempts_of(self.rows)
+        return next((a.origin for a in known if a.attempt == self.attempt), None)
+
+    def history_tables(self, job: JobSpec) -> dict[str, str]:
+        """Which state history each stage writes; :func:`~absflow.protocol.recovery.matching.table_of`."""
+        if self.started is not None:
+            return {name: stage["table"] for name, stage in self.started.items()}
+        kinds = {AttemptFact.STARTED, AttemptFact.WRITTEN}
+        graphs = [json.loads(r["details"]) for r in self.rows if r["kind"] in kinds]
+        used = {stage["table"] for graph in graphs for stage in graph.values()}
+        restore = self.restore if self.restore and not self.restore.fork else None
+        fits = {fit.stage: fit for fit in restore.stages} if restore else {}
+        before = restore.tables if restore else {}
+        return {
+            name: table_of(name, self.attempt, fits.get(name), before, used)
+            for name in job.graph.stages
+        }
+
+
+def restore_plan_of(root: StorageRoot, job: JobSpec) -> RestorePlan | None:
+    """What a start would restore; None if it would restore nothing. Changes nothing.
+
+    Raises:
+        NotFoundError: there is no such checkpoint.
+    """
+    rows = fact_rows(root.spark, root.files, root.layout.attempts)
+    start = _start(root, job, rows)
+    return plan_restore(root, job, start) if isinstance(start, Restore) else None
+
+
+def decide_start(root: StorageRoot, job: JobSpec) -> StartDecision:
+    """What a start is to do; changes nothing, refuses what it can.
+
+    Raises:
+        GraphError: the graph is not the one that the attempt began with.
+        NotFoundError: there is no such checkpoint.
+        RestoreError: the checkpoint cannot be restored as asked.
+    """
+    rows = fact_rows(root.spark, root.files, root.layout.attempts)
+    start = _start(root, job, rows)
+    restore = plan_restore(root, job, start) if isinstance(start, Restore) else None
+    if restore is not None and restore.problems:
+        raise RestoreError(
+            f"checkpoint {restore.origin} cannot be restored, and nothing was changed: "
+            + "; ".join(restore.problems)
+        )
+    decision = StartDecision(rows, start, restore)
+    if decision.started is not None:
+        check_unchanged(job.graph, decision.started)
+        if not all("ranges" in stage for stage in decision.started.values()):
+            raise GraphError(
+                f"attempt {start.attempt} was begun by an older absflow, which kept the state of "
+                "each key group by itself; restore from its last checkpoint "
+                "(spark.absflow.restore.from=latest)"
+            )
+    return decision
+
+
+def _start(root: StorageRoot, job: JobSpec, rows: Sequence[Mapping[str, Any]]) -> Start:
+    known = attempts_of(rows)
+    # Written savepoints count only here: to read one more table costs a start.
+    path = root.layout.checkpoints
+    facts = [] if known or not rows else fact_rows(root.spark, root.files, path)
+    return decide(known, _target(root.files, job.settings), written_savepoints(facts))
+
+
+def _target(files: Files, settings: Settings) -> RestoreTarget | None:
+    """The target of ``restore.from``, its root qualified; None as its root if it is the job's."""
+    target = settings.restore_from
+    if target is None or target.root is None:
+        return target
+    root, own = (files.qualified(path) for path in (target.root, settings.storage_path))
+    return RestoreTarget(None if root == own else root, target.checkpoint_id)

@@ -1,0 +1,115 @@
+"""What a restore means for this job: looked up in the checkpoint, the sinks and the sources.
+
+Changes nothing; what stands against the restore is among the plan's problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from absflow.facts.find import FoundCheckpoint, find_checkpoint
+from absflow.graph import describe
+from absflow.protocol.recovery import matching
+from absflow.protocol.recovery.attempts import Restore
+from absflow.sinks import SinkCut, SinkRestore
+from absflow.spark.model import JobSpec
+from absflow.spark.sources.positions import copies_since, unreadable
+from absflow.spark.start.restore_plan import RestorePlan
+from absflow.storage.layout import Layout
+from absflow.storage.root import StorageRoot
+
+__all__ = ["plan_restore"]
+
+
+def plan_restore(root: StorageRoot, job: JobSpec, start: Restore) -> RestorePlan:
+    """What ``start`` means for this job; changes nothing.
+
+    Args:
+        root: the job's own storage root.
+        job: the job.
+        start: what :func:`absflow.protocol.recovery.attempts.decide` said.
+
+    Raises:
+        NotFoundError: there is no such checkpoint.
+    """
+    spark, files, target = root.spark, root.files, start.target
+    found = find_checkpoint(spark, files, target.root or root.layout.root, target.checkpoint_id)
+    fork = found.origin.root != root.layout.root
+    upgrades = job.graph.upgrades
+    declared = matching.Declared(
+        renamed={n: u.renamed_from for n, u in upgrades.items() if u.renamed_from},
+        defaults={n: u.defaults.keys() for n, u in upgrades.items()},
+        migrated=[n for n, u in upgrades.items() if u.migrate is not None],
+        allow_dropped=job.settings.restore_allow_dropped_state,
+    )
+    matched = matching.fit(found.manifest, found.described, describe(job.graph), declared)
+    sinks = {name: _plan_sink(spark, job, name, found, fork) for name in job.sinks}
+    problems = [*matched.problems, *(p for sink in sinks.values() for p in sink.problems)]
+    problems += [] if fork else _written_by_several(sinks)
+    source_logs = {
+        source: Layout(found.origin.root).source_log(stage.report.stage, source, found.attempt)
+        for stage in found.manifest.stages
+        for source in stage.report.positions
+    }
+    for source, position in matched.positions.items():
+        copies = source_logs[source]
+        since = copies_since(files, Layout(found.origin.root), source, found.attempt)
+        gone = unreadable(spark, files, job.frames[source], position, copies, since)
+        problems += [
+            f"source {source!r} cannot go on at {position}: {what}; choose a newer checkpoint, or "
+            "bring back what is gone"
+            for what in gone
+        ]
+    return RestorePlan(
+        origin=found.origin,
+        attempt=start.attempt,
+        fork=fork,
+        stages=matched.stages,
+        positions=matched.positions,
+        source_logs=source_logs,
+        sinks=sinks,
+        tables={name: described["table"] for name, described in found.described.items()},
+        keys={n: [k for k, _ in described["key"]] for n, described in found.described.items()},
+        taken_in=found.attempt,
+        cut=found.cut,
+        published=found.published,
+        differences=matched.differences,
+        problems=tuple(problems),
+    )
+
+
+def _plan_sink(
+    spark: SparkSession, job: JobSpec, name: str, found: FoundCheckpoint, fork: bool
+) -> SinkRestore:
+    sink, there = job.sinks[name], found.sinks
+    place, version = sink.position(spark)
+    # By their places: a sink that has another name now writes the table that it wrote then.
+    begun = {path: began_at for path, began_at in there.values() if path}
+    if fork:
+        shared = place in begun
+        problem = (
+            f"sink {name!r} is {place!r}, which the job under {found.origin.root!r} writes; give "
+            "the fork a sink of its own"
+        )
+        return SinkRestore(place, version, new=True, problems=(problem,) if shared else ())
+    if place not in begun if place else name not in there:
+        return SinkRestore(
+            place, version, new=True, note="new: it gets the rows after the checkpoint only"
+        )
+    cut = SinkCut(job.graph.job, found.attempt, found.cut, begun.get(place))
+    return sink.plan_restore(spark, cut)
+
+
+def _written_by_several(sinks: Mapping[str, SinkRestore]) -> list[str]:
+    """What forbids to put back a table that several stages write: they do so in no common order."""
+    problems = []
+    for place in dict.fromkeys(sink.place for sink in sinks.values() if sink.place):
+        names = [name for name, sink in sinks.items() if sink.place == place]
+        if len(names) > 1:
+            problems.append(
+                f"sinks {', '.join(map(repr, names))} all write {place!r}, and no version of it "
+                "lies at the checkpoint for each of them; give every sink a table of its own"
+            )
+    return problems

@@ -1,0 +1,102 @@
+"""The state that the savepoint writer is given: checked, and brought to a stage's columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
+from pyspark.sql.types import DataType, NullType, NumericType
+
+from absflow.columnar.stage import StageSpec
+from absflow.errors import StateError
+from absflow.facts.stages import find_stage
+from absflow.protocol.checkpoints import StageColumns
+from absflow.protocol.recovery import matching
+from absflow.spark.model import JobSpec
+from absflow.storage.history_sql import quoted
+
+__all__ = ["GivenState", "check_keys", "conform"]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenState:
+    """The state of one stage.
+
+    Attributes:
+        name: the stage's name in the savepoint: an earlier one if the base has it so.
+        spec: the stage.
+        frame: its key and state columns, in their order and of their types.
+        keys: how many rows the frame has; none of them has the key of another.
+    """
+
+    name: str
+    spec: StageSpec
+    frame: DataFrame
+    keys: int
+
+
+def conform(job: JobSpec, stage: str, frame: DataFrame) -> DataFrame:
+    """The key and state columns of ``stage``, in their order and of their types.
+
+    Raises:
+        StateError: a column is missing, unknown, there twice, or of a type that does not fit.
+    """
+    known = {
+        name: StageColumns(name, tuple(spec.keys.names), tuple(spec.state.names), name)
+        for name, spec in job.graph.stages.items()
+    }
+    find_stage(known, stage)
+    spec = job.graph.stages[stage]
+    due = from_arrow_schema(pa.schema([*spec.keys, *spec.state]))
+    if frame.isStreaming:
+        raise StateError(f"the state of stage {stage!r} is a streaming DataFrame; read a table")
+    problems = [f"it lacks {n!r}" for n in due.names if n not in frame.columns]
+    for name in frame.columns:
+        if name not in due.names:
+            problems.append(f"it has {name!r}, which is no column of the stage")
+        elif frame.columns.count(name) > 1:
+            problems.append(f"it has {name!r} twice")
+        elif not _fits(frame.schema[name].dataType, due[name].dataType):
+            seen, wanted = (s[name].dataType.simpleString() for s in (frame.schema, due))
+            problems.append(
+                f"column {name!r} is {seen}, which {wanted} does not hold all of; cast it"
+            )
+    if problems:
+        raise StateError(
+            f"the DataFrame for stage {stage!r} cannot be its state: {'; '.join(problems)}. It "
+            f"must have the columns {due.simpleString().removeprefix('struct')}"
+        )
+    return frame.select(*(F.col(quoted(f.name)).cast(f.dataType).alias(f.name) for f in due))
+
+
+def _fits(seen: DataType, due: DataType) -> bool:
+    """Whether a column may be cast: every value of ``seen`` is one of ``due``."""
+    if isinstance(seen, NullType) or seen.simpleString() == due.simpleString():
+        return True
+    if not (isinstance(seen, NumericType) and isinstance(due, NumericType)):
+        return False
+    was, is_ = (str(to_arrow_type(type_)) for type_ in (seen, due))
+    return matching.widens(was, is_)
+
+
+def check_keys(spec: StageSpec, frame: DataFrame) -> int:
+    """How many keys the frame has.
+
+    Raises:
+        StateError: a key has several rows.
+    """
+    names = [quoted(name) for name in spec.keys.names]
+    by_key = frame.groupBy(*names).agg(F.count(F.lit(1)).alias("_absflow_rows"))
+    rows = F.col("_absflow_rows")
+    key, most, total = by_key.select(
+        F.max_by(F.struct(*names), rows), F.max(rows), F.sum(rows)
+    ).collect()[0]
+    if total is not None and most > 1:
+        raise StateError(
+            f"the DataFrame for stage {spec.name!r} has {most} rows for the key {key.asDict()}, "
+            "but a key has one; nothing was written"
+        )
+    return int(total or 0)

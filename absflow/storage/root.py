@@ -1,0 +1,33 @@
+"""A job's storage root, as the driver reaches it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from absflow.storage.files import Files
+from absflow.storage.layout import Layout
+
+__all__ = ["StorageRoot"]
+
+
+@dataclass(frozen=True, slots=True)
+class StorageRoot:
+    """A job's storage root, as the driver reaches it.
+
+    Attributes:
+        spark: the session.
+        files: its files.
+        layout: where its tables and directories lie.
+    """
+
+    spark: SparkSession
+    files: Files
+    layout: Layout
+
+    @classmethod
+    def open(cls, spark: SparkSession, path: str) -> StorageRoot:
+        """The root at ``path``; it need not be there yet."""
+        files = Files(spark)
+        return cls(spark, files, Layout(files.qualified(path)))
