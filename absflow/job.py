@@ -19,8 +19,10 @@ from absflow.columnar.forms import RowFunction, on_pandas, per_row
 from absflow.columnar.process import Process
 from absflow.columnar.restore_packer import Migration
 from absflow.errors import AbsflowError, GraphError
-from absflow.graph import SinkNode, SourceNode, StageNode, Upgrade, check
-from absflow.settings import PREFIX, Settings
+from absflow.graph.check import check
+from absflow.graph.nodes import SinkNode, SourceNode, StageNode, Upgrade
+from absflow.settings.catalog import PREFIX
+from absflow.settings.reading import Settings
 from absflow.sinks import Sink
 from absflow.spark.control.run import Run
 from absflow.spark.model import JobSpec
@@ -123,7 +125,8 @@ class Job:
             process: the function, or one for each input by its name.
             form: what the functions are. "arrow": columnar on Arrow tables
                 (:mod:`absflow.columnar.process`); "pandas": columnar on pandas frames; "per-key":
-                written for ``applyInPandasWithState`` (:mod:`absflow.spark.worker.per_key`); "per-row":
+                written for ``applyInPandasWithState`` (:mod:`absflow.spark.worker.per_key`);
+                "per-row":
                 ``(state, row) -> (state, outputs)`` (:func:`absflow.columnar.forms.per_row`).
             renamed_from: for a restore: the stage's name in the checkpoint.
             defaults: for a restore: what the keys in the checkpoint get in state columns that are

@@ -31,7 +31,8 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 import absflow
-from absflow.cli.reader import CheckpointRecord, Reader
+from absflow.cli.reader import Reader
+from absflow.cli.records import CheckpointRecord
 from absflow.cli.tables import phases
 
 ROWS = 4_000

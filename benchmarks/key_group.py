@@ -13,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 from _running_sum import add
 
-from absflow.columnar.pages import Packer, pages_of
-from absflow.columnar.stage import Batch, InputSpec, StageSpec, run_key_group
+from absflow.columnar.packing import Packer
+from absflow.columnar.pages import pages_of
+from absflow.columnar.spec import InputSpec, StageSpec
+from absflow.columnar.stage import Batch, run_key_group
 from absflow.columnar.stored import KeyGroupState
 from absflow.protocol import alignment
 

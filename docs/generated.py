@@ -16,7 +16,7 @@ from absflow.protocol.alignment import INPUT_TRANSITIONS
 from absflow.protocol.alignment_state import InputStatus
 from absflow.protocol.checkpoints import FactKind, FailureReason
 from absflow.protocol.coordinator.pending import PHASE_TRANSITIONS, Phase
-from absflow.settings import PREFIX, SETTINGS, Setting
+from absflow.settings.catalog import PREFIX, SETTINGS, Setting
 
 _NAMES = (
     "../README.md",

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from channel_logs import Channel, at
 
-from absflow.columnar.stage import InputSpec, StageSpec
+from absflow.columnar.spec import InputSpec, StageSpec
 from absflow.errors import StorageError
 from absflow.protocol.load import Backlog
 from absflow.spark.batch.backpressure import Backpressure

@@ -7,8 +7,10 @@ import pytest
 
 from absflow.columnar.process import Result
 from absflow.errors import GraphError
-from absflow.graph import Graph, SinkNode, SourceNode, StageNode, check, check_unchanged, describe
-from absflow.graph import topology as topology_of
+from absflow.graph.check import check
+from absflow.graph.description import check_unchanged, describe
+from absflow.graph.description import topology as topology_of
+from absflow.graph.nodes import Graph, SinkNode, SourceNode, StageNode
 from absflow.protocol.coordinator.messages import RootInput
 
 ROWS = pa.schema([("k", pa.string()), ("v", pa.int64())])

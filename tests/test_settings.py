@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from absflow.errors import SettingsError
-from absflow.settings import PREFIX, SETTINGS, Settings, describe
+from absflow.settings.catalog import PREFIX, SETTINGS
+from absflow.settings.reading import Settings, describe
 
 CONF = {f"{PREFIX}storage.path": "/data/job"}
 

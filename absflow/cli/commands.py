@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,30 @@ import click
 from rich.console import Console
 
 from absflow.cli import asking, documents, submit, tables
-from absflow.cli.reader import CheckpointRecord, DeletionRecord, Reader
-from absflow.errors import AbsflowError, DeletionError, SettingsError
+from absflow.cli.options import (
+    STORAGE_SETTING,
+    STORAGE_VARIABLE,
+    limit_option,
+    limited,
+    on_storage,
+    open_console,
+    pair,
+    root_of,
+    setting_number,
+    setting_of,
+    timeout_option,
+)
+from absflow.cli.reader import Reader
+from absflow.cli.records import CheckpointRecord, DeletionRecord
+from absflow.errors import AbsflowError, DeletionError
 from absflow.protocol.checkpoints import Status
 from absflow.protocol.recovery.attempts import parse_target
 from absflow.protocol.retention.inventory import RetentionPolicy
-from absflow.settings import PREFIX, SETTINGS
+from absflow.settings.catalog import PREFIX
 
 __all__ = ["absflow"]
 
-_VARIABLE = "ABSFLOW_STORAGE"
-_SETTING = f"{PREFIX}storage.path"
 _RESTORE = f"{PREFIX}restore.from"
-_SHOWN = 20
-_PIPE_WIDTH = 160
 
 
 class _Group(click.Group):
@@ -54,51 +63,9 @@ def absflow() -> None:
     """
 
 
-def _timeout(seconds: int, what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The option of a command that waits for a driver."""
-    return click.option(
-        "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
-        default=seconds,
-        show_default=True,
-        metavar="SECONDS",
-        help=what,
-    )
-
-
-def _on_storage(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that every command has."""
-    options = [
-        click.option("--storage", metavar="PATH", help="Storage root of the job."),
-        click.option(
-            "--properties-file",
-            metavar="FILE",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help=f"Take {_SETTING} from this file (as for spark-submit).",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
-    ]
-    for option in options:
-        command = option(command)
-    return command
-
-
-def _of(setting: str) -> str:
-    return f"Default: {PREFIX}{setting} of the properties file, or its own default."
-
-
-def _limit(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    return click.option(
-        "--limit",
-        type=click.IntRange(min=0),
-        metavar="N",
-        help=f"Show {what}; 0 for all. Default: {_SHOWN}, with --json all.",
-    )
-
-
 @absflow.command()
-@_limit("the newest N")
-@_on_storage
+@limit_option("the newest N")
+@on_storage
 def history(
     storage: str | None, properties_file: Path | None, as_json: bool, limit: int | None
 ) -> None:
@@ -106,22 +73,22 @@ def history(
 
     How each one ended, when, how long it took and what it wrote.
     """
-    reader = Reader(_root(storage, properties_file))
+    reader = Reader(root_of(storage, properties_file))
     stages = reader.stages
     records = reader.checkpoints()
-    count = _count(limit, as_json)
+    count = limited(limit, as_json)
     shown = records if count is None else records[-count:]
     if as_json:
         click.echo(documents.text(documents.history(records, shown)))
         return
-    console = _console()
+    console = open_console()
     console.print(tables.history(shown, len(stages)))
     console.print(tables.summary_line(records, len(shown)))
 
 
 @absflow.command()
 @click.argument("checkpoint_id", metavar="ID", type=int)
-@_on_storage
+@on_storage
 def show(
     checkpoint_id: int, storage: str | None, properties_file: Path | None, as_json: bool
 ) -> None:
@@ -130,11 +97,11 @@ def show(
     Its stages, how long each of their phases took, how busy and how far behind they were when it
     completed, and where the sources stood.
     """
-    record = Reader(_root(storage, properties_file)).checkpoint(checkpoint_id)
+    record = Reader(root_of(storage, properties_file)).checkpoint(checkpoint_id)
     if as_json:
         click.echo(documents.text(documents.checkpoint(record)))
         return
-    console = _console()
+    console = open_console()
     console.print(tables.head(record))
     if record.status is Status.COMPLETED:
         blocks = (tables.sizes, tables.times, tables.phases, tables.loads, tables.positions)
@@ -153,8 +120,8 @@ def show(
     metavar="NAME=VALUE",
     help="Only keys with this value in this column; NAME alone for NULL. May be repeated.",
 )
-@_limit("the first N keys")
-@_on_storage
+@limit_option("the first N keys")
+@on_storage
 def state(
     stage: str,
     at: int | None,
@@ -169,13 +136,13 @@ def state(
     One line per key, sorted by key. Times are ISO 8601, binary is base64, in --key too.
     """
     asked = {name: value if sign else None for name, sign, value in (k.partition("=") for k in key)}
-    record = Reader(_root(storage, properties_file)).state(stage, at, asked)
-    count = _count(limit, as_json)
+    record = Reader(root_of(storage, properties_file)).state(stage, at, asked)
+    count = limited(limit, as_json)
     if as_json:
         click.echo(documents.text(documents.state(record, count)))
         return
     shown = record.rows.num_rows if count is None else min(count, record.rows.num_rows)
-    console = _console()
+    console = open_console()
     console.print(tables.state(record, count))
     console.print(
         f"{shown:,} of {record.rows.num_rows:,} keys of {stage} at checkpoint "
@@ -186,10 +153,12 @@ def state(
 @absflow.command()
 @click.option("--dry-run", is_flag=True, required=True, help="Only say what would be done.")
 @click.option(
-    "--retained", type=click.IntRange(min=1), metavar="N", help=_of("checkpoint.retained")
+    "--retained", type=click.IntRange(min=1), metavar="N", help=setting_of("checkpoint.retained")
 )
-@click.option("--max-sets", type=click.IntRange(min=1), metavar="N", help=_of("lineage.max-sets"))
-@_on_storage
+@click.option(
+    "--max-sets", type=click.IntRange(min=1), metavar="N", help=setting_of("lineage.max-sets")
+)
+@on_storage
 def gc(
     dry_run: bool,
     retained: int | None,
@@ -203,10 +172,10 @@ def gc(
     Nothing is deleted: the driver of a running job does that by itself, after a checkpoint.
     """
     policy = RetentionPolicy(
-        retained or _number("checkpoint.retained", properties_file),
-        max_sets or _number("lineage.max-sets", properties_file),
+        retained or setting_number("checkpoint.retained", properties_file),
+        max_sets or setting_number("lineage.max-sets", properties_file),
     )
-    record = Reader(_root(storage, properties_file)).retention(policy)
+    record = Reader(root_of(storage, properties_file)).retention(policy)
     if as_json:
         click.echo(documents.text(documents.retention(record)))
         return
@@ -215,18 +184,6 @@ def gc(
         click.echo(line)
     for line in record.reasons:
         click.echo(f"stays: {line}")
-
-
-def _number(name: str, properties_file: Path | None) -> int:
-    """A setting from the file, else its default."""
-    setting = next(s for s in SETTINGS if s.name == name)
-    given = _properties(properties_file) if properties_file else {}
-    try:
-        return int(setting.parse(given.get(PREFIX + name) or setting.default or ""))
-    except ValueError as expected:
-        raise SettingsError(
-            f"{PREFIX}{name} is {given[PREFIX + name]!r}, but must be {expected}"
-        ) from expected
 
 
 def _wish(_: click.Context, __: click.Parameter, text: str) -> str:
@@ -255,7 +212,7 @@ def _wish(_: click.Context, __: click.Parameter, text: str) -> str:
     metavar="CHECKPOINT",
     help="latest, ID, or PATH#ID of another storage root, of which this becomes a fork.",
 )
-@_on_storage
+@on_storage
 def restore(
     script: str,
     args: tuple[str, ...],
@@ -276,8 +233,8 @@ def restore(
     """
     if as_json and not plan_only:
         raise click.UsageError("--json is for the plan; give --plan, too")
-    root = storage or (None if properties_file else os.environ.get(_VARIABLE))
-    settings = {**({_SETTING: root} if root else {}), **dict(map(_pair, conf))}
+    root = storage or (None if properties_file else os.environ.get(STORAGE_VARIABLE))
+    settings = {**({STORAGE_SETTING: root} if root else {}), **dict(map(pair, conf))}
     program = [script, *args]
     spark_submit = submit.spark_submit()
     options = submit.options({**settings, _RESTORE: wish}, properties_file)
@@ -298,8 +255,8 @@ def restore(
     is_flag=True,
     help="With --stop: no stage goes on behind the savepoint, so that channels empty.",
 )
-@_timeout(600, "How long to wait for it.")
-@_on_storage
+@timeout_option(600, "How long to wait for it.")
+@on_storage
 def savepoint(
     stop: bool,
     drain: bool,
@@ -315,7 +272,7 @@ def savepoint(
     """
     if drain and not stop:
         raise click.UsageError("--drain is for a stop; give --stop, too")
-    root = _root(storage, properties_file)
+    root = root_of(storage, properties_file)
     request, incarnation = asking.ask(root, stop=stop, drain=drain)
     waiting = Console(stderr=True, markup=False, highlight=False)
     with waiting.status(f"driver {incarnation} takes the savepoint"):
@@ -331,8 +288,8 @@ def savepoint(
 @click.argument("checkpoint_ids", metavar="ID...", type=int, nargs=-1, required=True)
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
 @click.option("--yes", is_flag=True, help="Do not ask. Needed with --json and without a terminal.")
-@_timeout(120, "How long to wait for a driver that runs.")
-@_on_storage
+@timeout_option(120, "How long to wait for a driver that runs.")
+@on_storage
 def delete(
     checkpoint_ids: tuple[int, ...],
     dry_run: bool,
@@ -347,11 +304,11 @@ def delete(
     What the job itself needs is refused, and then none of them is deleted. The driver of the job
     deletes them; if none runs, the next one does, as soon as it is started.
     """
-    root = _root(storage, properties_file)
+    root = root_of(storage, properties_file)
     record = Reader(root).deletion(checkpoint_ids)
     if record.refused:
         raise DeletionError(f"nothing was deleted: {record.refused}")
-    console = _console(quiet=as_json)
+    console = open_console(quiet=as_json)
     for block in tables.deletion(record):
         console.print(block)
         console.print()
@@ -400,7 +357,7 @@ def _these(records: Sequence[CheckpointRecord]) -> str:
 
 def _show_plan(document: documents.Document, arguments: Sequence[str]) -> None:
     """Print the plan, and at last what to run to do it."""
-    console = _console()
+    console = open_console()
     if document["restores"]:
         for block in tables.plan(document):
             console.print(block)
@@ -418,50 +375,3 @@ def _show_plan(document: documents.Document, arguments: Sequence[str]) -> None:
         )
     else:
         console.print(f"Nothing would be restored: the program does not heed {_RESTORE}.")
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise click.UsageError(f"--conf {text!r} is not NAME=VALUE")
-    return name, value
-
-
-def _count(limit: int | None, as_json: bool) -> int | None:
-    """How many to show; None for all."""
-    if limit is None:
-        return None if as_json else _SHOWN
-    return limit or None
-
-
-def _root(storage: str | None, properties_file: Path | None) -> str:
-    if storage:
-        return storage
-    if properties_file:
-        return _from_properties(properties_file)
-    if given := os.environ.get(_VARIABLE):
-        return given
-    raise click.UsageError(
-        f"no storage root given: use --storage, --properties-file or {_VARIABLE}"
-    )
-
-
-def _from_properties(path: Path) -> str:
-    """The storage root in a file of Java properties."""
-    if root := _properties(path).get(_SETTING):
-        return root
-    raise SettingsError(f"{str(path)!r} does not set {_SETTING}; add it, or use --storage")
-
-
-def _properties(path: Path) -> dict[str, str]:
-    """A file of Java properties, which Spark's are."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    found = (re.match(r"\s*([^\s=:#!]+)\s*[=:\s]\s*(.*?)\s*$", line) for line in lines)
-    return {match[1]: match[2] for match in found if match}
-
-
-def _console(*, quiet: bool = False) -> Console:
-    """Standard output; into a pipe, lines as long as the tables need."""
-    wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    width = _PIPE_WIDTH if wide else None
-    return Console(width=width, markup=False, highlight=False, emoji=False, quiet=quiet)

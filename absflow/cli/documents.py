@@ -12,7 +12,7 @@ from decimal import Decimal
 from statistics import median
 from typing import Any
 
-from absflow.cli.reader import CheckpointRecord, DeletionRecord, RetentionRecord, StateRecord
+from absflow.cli.records import CheckpointRecord, DeletionRecord, RetentionRecord, StateRecord
 from absflow.facts.records import stage_row
 from absflow.facts.stages import sentence_of
 from absflow.protocol.checkpoints import StageManifest, Status

@@ -9,8 +9,6 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -22,9 +20,17 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow.fs import FileSelector, FileSystem, FileType, SubTreeFileSystem
 
+from absflow.cli.records import (
+    CheckpointRecord,
+    DeletionRecord,
+    RetentionRecord,
+    StateRecord,
+    ended_record,
+    pending_record,
+)
 from absflow.errors import NotFoundError, StorageError
 from absflow.facts.inventory import JobInventory, gather
-from absflow.facts.records import compacted_of, deleted_of, stage_of
+from absflow.facts.records import compacted_of, deleted_of
 from absflow.facts.stages import (
     Stages,
     check_key,
@@ -41,7 +47,6 @@ from absflow.protocol.checkpoints import (
     FailureReason,
     Kind,
     StageColumns,
-    StageManifest,
     Status,
 )
 from absflow.protocol.lineage import lineage_of
@@ -50,92 +55,24 @@ from absflow.protocol.retention.inventory import Action, DeleteSets, RetentionPo
 from absflow.protocol.retention.plan import explain, plan
 from absflow.storage.layout import Layout
 
-__all__ = ["CheckpointRecord", "DeletionRecord", "Reader", "RetentionRecord", "StateRecord"]
+__all__ = ["Reader"]
 
 _LIGHT = ["checkpoint_id", "kind", "reason"]
+
+
 _COMPACTED = ["checkpoint_id", "kind", "stage", "set_id", "replaces"]
+
+
 _ROW = "_absflow_row"
+
+
 _COMPLETED = ds.field("kind") == FactKind.COMPLETED.value
+
+
 _ENDED = _COMPLETED | (ds.field("kind") == FactKind.ABORTED.value)
+
+
 _DELETED = ds.field("kind") == FactKind.DELETED.value
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointRecord:
-    """One triggered checkpoint, with its terminal fact if it has one.
-
-    Attributes:
-        checkpoint_id: its id.
-        status: derived from the facts.
-        attempt: the attempt in which it was triggered.
-        base_id: what its snapshots are relative to; 0 means that they are full.
-        triggered_at: when.
-        ended_at: when it was completed or aborted; None if pending.
-        duration_ms: between the two.
-        reason: code of the reason why it was aborted.
-        cause: what was seen then.
-        stages: the manifest; empty unless completed.
-        versions: of absflow, pyspark and delta-spark.
-        kind: whether the clock or a person asked for it.
-    """
-
-    checkpoint_id: int
-    status: Status
-    attempt: int
-    base_id: int
-    triggered_at: datetime
-    ended_at: datetime | None = None
-    duration_ms: int | None = None
-    reason: str | None = None
-    cause: str | None = None
-    stages: tuple[StageManifest, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
-    kind: Kind = Kind.CHECKPOINT
-
-
-@dataclass(frozen=True, slots=True)
-class StateRecord:
-    """State of a stage at a checkpoint.
-
-    Attributes:
-        checkpoint_id: the checkpoint.
-        columns: names of key and state columns.
-        rows: one row per key, sorted by key.
-    """
-
-    checkpoint_id: int
-    columns: StageColumns
-    rows: pa.Table
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionRecord:
-    """A plan of retention.
-
-    Attributes:
-        actions: what it would do, in this order.
-        reasons: for each thing that stays, a line that says why.
-    """
-
-    actions: tuple[Action, ...]
-    reasons: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DeletionRecord:
-    """A deletion that somebody wants.
-
-    Attributes:
-        checkpoints: what is to be deleted.
-        refused: why it cannot be; empty if it can.
-        frees: what nothing else needs, as actions of retention.
-        bytes: how large the files of the sets among it are.
-    """
-
-    checkpoints: tuple[CheckpointRecord, ...]
-    refused: str
-    frees: tuple[Action, ...]
-    bytes: int
 
 
 class Reader:
@@ -174,7 +111,10 @@ class Reader:
         facts = self._read(self._layout.checkpoints, _ENDED)
         ended = {row["checkpoint_id"] for row in facts}
         pending = [row for row in self._barriers() if row["checkpoint_id"] not in ended]
-        records = [*(_ended(row, self._deleted) for row in facts), *map(_pending, pending)]
+        records = [
+            *(ended_record(row, self._deleted) for row in facts),
+            *map(pending_record, pending),
+        ]
         return sorted(records, key=lambda record: record.checkpoint_id)
 
     def checkpoint(self, checkpoint_id: int) -> CheckpointRecord:
@@ -188,10 +128,10 @@ class Reader:
         only = ds.field("checkpoint_id") == checkpoint_id
         facts = self._read(self._layout.checkpoints, only & _ENDED)
         if facts:
-            return _ended(facts[0], self._deleted)
+            return ended_record(facts[0], self._deleted)
         for row in self._barriers():
             if row["checkpoint_id"] == checkpoint_id:
-                return _pending(row)
+                return pending_record(row)
         raise self._no_checkpoint(checkpoint_id)
 
     def state(
@@ -394,35 +334,6 @@ class _Shelf:
                 return None
             with store.open_input_file(inside) as file:
                 return str(file.read().decode())
-
-
-def _ended(row: Mapping[str, Any], deleted: Collection[int]) -> CheckpointRecord:
-    gone = row["checkpoint_id"] in deleted
-    stages = map(stage_of, [] if gone else row["stages"] or [])
-    return CheckpointRecord(
-        checkpoint_id=row["checkpoint_id"],
-        status=Status.DELETED if gone else Status(row["kind"]),
-        attempt=row["attempt"],
-        base_id=row["base_id"],
-        triggered_at=row["triggered_at"],
-        ended_at=row["ended_at"],
-        duration_ms=row["duration_ms"],
-        reason=row["reason"],
-        cause=row["cause"],
-        stages=tuple(stages),
-        versions=dict(row["versions"] or []),
-        kind=Kind(row["type"] or Kind.CHECKPOINT.value),
-    )
-
-
-def _pending(row: Mapping[str, Any]) -> CheckpointRecord:
-    return CheckpointRecord(
-        checkpoint_id=row["checkpoint_id"],
-        status=Status.PENDING,
-        attempt=row["attempt"],
-        base_id=row["base_id"],
-        triggered_at=row["triggered_at"],
-    )
 
 
 def _newest(changes: pa.Table, key: Sequence[str], lineage: Sequence[int]) -> pa.Table:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from absflow.errors import JobFailedError, NotFoundError
-from absflow.settings import PREFIX
+from absflow.settings.catalog import PREFIX
 
 __all__ = ["become", "options", "plan_of", "spark_submit"]
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from absflow.cli.documents import plain, sentence, summary
-from absflow.cli.reader import CheckpointRecord, DeletionRecord, StateRecord
+from absflow.cli.records import CheckpointRecord, DeletionRecord, StateRecord
 from absflow.facts.stages import sentence_of
 from absflow.protocol.checkpoints import StageManifest, StageReport, Status
 from absflow.protocol.load import Backlog
@@ -214,7 +214,9 @@ def state(record: StateRecord, limit: int | None) -> Table:
 
 
 def plan(document: Mapping[str, Any]) -> Iterator[Table | Text]:
-    """What a restore would do, block by block; :meth:`absflow.spark.start.restore_plan.RestorePlan.document`.
+    """What a restore would do, block by block.
+
+    The document is that of :meth:`absflow.spark.start.restore_plan.RestorePlan.document`.
 
     Args:
         document: a plan that restores something.

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from absflow.columnar.keys import factorize, key_groups
-from absflow.columnar.pages import Page, PageKind, decode, encode, gathered, page_batch, split
+from absflow.columnar.packing import gathered, split
+from absflow.columnar.pages import Page, PageKind, decode, encode, page_batch
 from absflow.columnar.state import DELETED, MODIFIED_EPOCH, snapshot_schema, state_schema
 from absflow.errors import ProcessError, RestoreError
 

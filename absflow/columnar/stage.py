@@ -35,8 +35,9 @@ from absflow.columnar.pages import (
     page_batch,
     pages_of,
 )
-from absflow.columnar.process import Call, Process, call
+from absflow.columnar.process import Call, call
 from absflow.columnar.restore_packer import restored_state
+from absflow.columnar.spec import StageSpec, input_names
 from absflow.columnar.state import KeyedState, snapshot_schema
 from absflow.columnar.stored import KeyGroupState, StateFiles, in_range, load, of_range, store
 from absflow.errors import PageCorruptError
@@ -53,77 +54,9 @@ from absflow.protocol.alignment import (
 )
 from absflow.protocol.alignment_state import Alignment, Barrier
 
-__all__ = ["Batch", "InputSpec", "Snapshot", "StageSpec", "run_key_group", "run_range"]
+__all__ = ["Batch", "Snapshot", "run_key_group", "run_range"]
 
 _CONTROL = {PageKind.ABORT, PageKind.BARRIER, PageKind.END, PageKind.OVERTAKE}
-
-
-@dataclass(frozen=True, slots=True)
-class InputSpec:
-    """One input as the stage sees it.
-
-    Attributes:
-        name: the upstream's name.
-        schema: the declared columns.
-        root: it reads a source, so its rows carry no epoch.
-        bounded: the source ends.
-        format: the source's ("kafka", "parquet", ...); "" for a channel.
-        files: it is Spark's file source, of any format.
-        direct: the upstream runs in the same query, and there is no channel between.
-    """
-
-    name: str
-    schema: pa.Schema
-    root: bool
-    bounded: bool = False
-    format: str = ""
-    files: bool = False
-    direct: bool = False
-
-    @property
-    def channel(self) -> bool:
-        """Whether it reads a channel."""
-        return not (self.root or self.direct)
-
-    @property
-    def page_schema(self) -> pa.Schema:
-        """The schema of the payloads of this input's DATA pages."""
-        return self.schema if self.root else pa.schema([*self.schema, *ORDER_FIELDS])
-
-
-@dataclass(frozen=True, slots=True)
-class StageSpec:
-    """Everything that a stage's work depends on; shipped to the executors.
-
-    Attributes:
-        name: the stage's name.
-        inputs: its inputs in declared order.
-        keys: the key columns.
-        state: the state columns.
-        output: the columns of its output.
-        process: the user's function per input name; empty for a forwarding stage.
-        key_groups: how many key groups there are.
-    """
-
-    name: str
-    inputs: tuple[InputSpec, ...]
-    keys: pa.Schema
-    state: pa.Schema
-    output: pa.Schema
-    process: Mapping[str, Process]
-    key_groups: int
-
-    def input(self, name: str) -> InputSpec:
-        """The input called ``name``."""
-        return next(i for i in self.inputs if i.name == name)
-
-    def order(self, name: str) -> int:
-        """The place of an input in the declared order; pages of one epoch are sorted by it."""
-        return next(number for number, i in enumerate(self.inputs) if i.name == name)
-
-    def start(self, last: int) -> Alignment:
-        """Its alignment when it has read nothing since checkpoint ``last`` (0: ever)."""
-        return alignment.start(_names(self), last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +191,9 @@ def run_key_group(
     work.out = handed_on
     for action in said:
         if isinstance(action, TakeSnapshot):
-            _process(work, upto=dict.fromkeys(_names(spec), action.barrier.checkpoint_id))
+            _process(work, upto=dict.fromkeys(input_names(spec), action.barrier.checkpoint_id))
             _snapshot(work, action.barrier)
-    _process(work, upto={name: alignment_state.gate(align, name) for name in _names(spec)})
+    _process(work, upto={name: alignment_state.gate(align, name) for name in input_names(spec)})
     if any(isinstance(action, EndStage) for action in said):
         work.out.append(Page(key_group, PageKind.END, checkpoint_id=align.epoch))
     if seen or work.pages:
@@ -278,16 +211,12 @@ def _restore(
     return [report], store(state, KeyGroupState(epoch), files, f"{key_group}-restored")
 
 
-def _names(spec: StageSpec) -> list[str]:
-    return [given.name for given in spec.inputs]
-
-
 def _align(
     spec: StageSpec, before: Alignment, pages: Sequence[Page]
 ) -> tuple[Alignment, tuple[alignment.Action, ...], list[Page]]:
     """Run the batch's control rows through the machine, in an order every key group agrees on."""
     control = [p for p in pages if p.kind in _CONTROL]
-    events = alignment.in_order(map(_event, control), _names(spec))
+    events = alignment.in_order(map(_event, control), input_names(spec))
     state, said = alignment.run(before, events)
     return state, said, control
 

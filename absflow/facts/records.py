@@ -145,7 +145,7 @@ def millis(time: datetime) -> int:
 
 
 def details_of(rows: Iterable[Mapping[str, Any]], attempt: int, kind: str) -> dict[str, Any] | None:
-    """What a fact of this kind in ``attempts`` says of an attempt; None if there is no such fact."""
+    """What a fact of this kind says of an attempt; None if there is no such fact."""
     for row in rows:
         if row["attempt"] == attempt and row["kind"] == kind:
             return dict(json.loads(row["details"]))

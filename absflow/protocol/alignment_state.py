@@ -163,6 +163,7 @@ def validate(state: Alignment) -> None:
 
 
 def input_of(state: Alignment, name: str) -> InputState:
+    """The state of an input."""
     if name not in state.inputs:
         raise ProtocolViolation(
             f"a control row names input {name!r}, but the stage has {sorted(state.inputs)}; "

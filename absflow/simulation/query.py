@@ -1,8 +1,8 @@
 """A stage's query: plans a micro-batch, runs it, writes its output, reports, commits.
 
-The order of the writes is the one of ``absflow.spark.batch.micro_batch``: rows to the channel, barriers in a
-write of their own, the report, Spark's commit. A kill may fall between any two of them, and the
-next query replays the same plan.
+The order of the writes is that of ``absflow.spark.batch.micro_batch``: rows to the channel,
+barriers in a write of their own, the report, Spark's commit. A kill may fall between any two of
+them, and the next query replays the same plan.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from absflow.columnar.stage import StageSpec
-from absflow.graph import Graph
-from absflow.settings import Settings
+from absflow.columnar.spec import StageSpec
+from absflow.graph.nodes import Graph
+from absflow.settings.reading import Settings
 from absflow.sinks import Sink
 
 __all__ = ["ControlStart", "JobSpec", "query_name", "source_index"]

@@ -117,5 +117,5 @@ def _find(spark: SparkSession) -> FoundVersions:
 
 def _delta_jar(jvm: Any) -> str | None:
     """The version of the Delta jar; a step to a class that is not there gives a package."""
-    version = getattr(getattr(jvm.io.delta, "package"), "VERSION")
+    version = jvm.io.delta.package.VERSION
     return str(version()) if callable(version) else None

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from absflow.columnar.keys import key_groups
+from absflow.columnar.packing import Packer
 from absflow.columnar.pages import (
     CHANNEL_FIELDS,
     ORDER_FIELDS,
     PAGE_SCHEMA,
-    Packer,
     Page,
     PageKind,
     channel_schema,

@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from absflow.columnar import stage as stage_module
 from absflow.columnar import stored as stored_module
 from absflow.columnar.keys import key_groups
-from absflow.columnar.pages import Packer, Page, PageKind, channel_schema, decode, encode, pages_of
+from absflow.columnar.packing import Packer
+from absflow.columnar.pages import Page, PageKind, channel_schema, decode, encode, pages_of
 from absflow.columnar.process import Result
-from absflow.columnar.stage import Batch, InputSpec, StageSpec, run_key_group, run_range
+from absflow.columnar.spec import InputSpec, StageSpec
+from absflow.columnar.stage import Batch, run_key_group, run_range
 from absflow.columnar.state import DELETED, snapshot_schema, state_schema
 from absflow.columnar.stored import KeyGroupState, in_range, load
 from absflow.errors import PageCorruptError, ProcessError, ProtocolViolation

@@ -16,9 +16,11 @@ import pytest
 from pyspark.sql import Row
 from rich.console import Console
 
-from absflow.columnar.pages import Packer, channel_schema, decode, page_batch, pages_of
+from absflow.columnar.packing import Packer
+from absflow.columnar.pages import channel_schema, decode, page_batch, pages_of
 from absflow.columnar.pages import unpack as unpack_pages
-from absflow.columnar.stage import Batch, InputSpec, StageSpec, run_key_group
+from absflow.columnar.spec import InputSpec, StageSpec
+from absflow.columnar.stage import Batch, run_key_group
 from absflow.columnar.state import state_schema
 from absflow.columnar.stored import KeyGroupState
 from absflow.errors import ProcessError

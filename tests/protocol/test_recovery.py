@@ -21,7 +21,7 @@ from absflow.protocol.recovery.attempts import (
 )
 from absflow.protocol.recovery.branch import branch_ids, latest
 from absflow.protocol.recovery.matching import Declared, StageFit, fit, table_of
-from absflow.protocol.recovery.publication import owed
+from absflow.protocol.recovery.publication import unpublished
 from absflow.protocol.recovery.savepoint_writer import WrittenSavepoint, cut_of
 
 ROOT, OTHER = "file:/data/job", "file:/data/other"
@@ -170,7 +170,7 @@ def check_life(life):
         assert cut not in written
         assert completed.get(cut, 0) == attempt
     # What is published is what was taken, each behind the one that it went on from.
-    published = owed(ROOT, life.attempts, completed, written, 0)
+    published = unpublished(ROOT, life.attempts, completed, written, 0)
     assert [p.checkpoint_id for p in published] == sorted(n for n in ids if n not in written)
     for p in published:
         behind = [*ids, *([beyond.checkpoint_id] if beyond else [])]
@@ -334,7 +334,7 @@ def test_an_origin_is_read_as_it_is_written(origin):
 
 
 def stage(key="k string", state="n int64", inputs=("a parquet",), groups=4):
-    """A stage as :func:`absflow.graph.describe` says it; an input without format is a channel."""
+    """A stage as ``describe`` says it; an input without format is a channel."""
     given = (text.partition(" ") for text in inputs)
     return {
         "inputs": [[name, [["k", "string"]], bool(format_), format_] for name, _, format_ in given],

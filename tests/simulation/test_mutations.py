@@ -260,7 +260,7 @@ MUTATIONS = {
         [
             (
                 machine,
-                "_subsumed",
+                "subsumed",
                 lambda state, number: [n for n in sorted(state.pending) if n < number],
             )
         ],
@@ -270,7 +270,7 @@ MUTATIONS = {
         [
             (
                 machine,
-                "_advance",
+                "advance",
                 lambda state, manifest, ms: replace(state, completed=manifest, completed_ms=ms),
             )
         ],

@@ -33,7 +33,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from absflow.settings import PREFIX, Settings
+from absflow.settings.catalog import PREFIX
+from absflow.settings.reading import Settings
 
 ROOT = Path(__file__).parents[2]
 _TERMINAL = {"COLUMNS", "LINES"}

@@ -39,8 +39,14 @@ from absflow.protocol.checkpoints import (
     FailureReason,
     Kind,
     Manifest,
-    StageManifest,
     StageReport,
+)
+from absflow.protocol.coordinator.completion import (
+    advance,
+    compose_manifest,
+    expected,
+    missing_stages,
+    subsumed,
 )
 from absflow.protocol.coordinator.messages import (
     Action,
@@ -80,7 +86,7 @@ from absflow.protocol.coordinator.triggers import (
     trigger_due,
     trigger_savepoint,
 )
-from absflow.protocol.lineage import extend_lineage, shortened
+from absflow.protocol.lineage import shortened
 
 __all__ = ["recover", "step"]
 
@@ -181,19 +187,13 @@ def _tick(state: Coordinator, now_ms: int) -> _Stepped:
         timeout_ms = state.policy.savepoint_timeout_ms if savepoint else state.policy.timeout_ms
         expired = now_ms >= pending.barrier.triggered_ms + timeout_ms
         if expired and pending.phase is not Phase.FINALIZING:
-            state, said = _abort(state, checkpoint_id, FailureReason.EXPIRED, _missing(pending))
+            state, said = _abort(
+                state, checkpoint_id, FailureReason.EXPIRED, missing_stages(pending)
+            )
             actions.extend(said)
     state, overtaken = _overtake_late(state, now_ms)
     state, said = trigger_due(state, now_ms)
     return state, (*actions, *overtaken, *said)
-
-
-def _missing(pending: Pending) -> str:
-    silent = sorted(pending.awaited - pending.reports.keys())
-    unfound = sorted(pending.awaited - pending.found - set(silent))
-    parts = [f"no report from {', '.join(silent)}"] if silent else []
-    parts += [f"history not found of {', '.join(unfound)}"] if unfound else []
-    return "; ".join(parts)
 
 
 def _triggered(state: Coordinator, checkpoint_id: int) -> _Stepped:
@@ -260,7 +260,7 @@ def _failed(state: Coordinator, event: CheckpointFailed) -> _Stepped:
 
 
 def _reported(state: Coordinator, report: StageReport) -> _Stepped:
-    pending, unexpected = _expected(state, report.checkpoint_id, report.stage)
+    pending, unexpected = expected(state, report.checkpoint_id, report.stage)
     if unexpected or pending is None:
         return state, unexpected
     if report.stage in pending.reports:
@@ -270,7 +270,7 @@ def _reported(state: Coordinator, report: StageReport) -> _Stepped:
 
 
 def _found(state: Coordinator, event: HistoryFound) -> _Stepped:
-    pending, unexpected = _expected(state, event.checkpoint_id, event.stage)
+    pending, unexpected = expected(state, event.checkpoint_id, event.stage)
     if unexpected or pending is None:
         return state, unexpected
     if event.stage not in pending.reports:
@@ -289,22 +289,6 @@ def _found(state: Coordinator, event: HistoryFound) -> _Stepped:
     return _collect(state, pending), ()
 
 
-def _expected(
-    state: Coordinator, checkpoint_id: int, stage: str
-) -> tuple[Pending | None, tuple[DiscardReport, ...]]:
-    if stage not in state.topology.upstream:
-        raise ProtocolViolation(
-            f"stage {stage!r} reported checkpoint {checkpoint_id}, "
-            f"but the job has {sorted(state.topology.upstream)}"
-        )
-    pending = state.pending.get(checkpoint_id)
-    if pending is not None and stage in pending.awaited:
-        return pending, ()
-    known = pending is None and checkpoint_id < state.next_id
-    why = Unexpected.LATE if known else Unexpected.UNKNOWN
-    return None, (DiscardReport(checkpoint_id, stage, why),)
-
-
 def _collect(state: Coordinator, pending: Pending) -> Coordinator:
     if pending.phase is Phase.COLLECTING and pending.complete:
         pending = replace(pending, phase=Phase.READY)
@@ -318,7 +302,7 @@ def _finalise(state: Coordinator) -> _Stepped:
         return state, ()
     pending = replace(state.pending[ready[0]], phase=Phase.FINALIZING)
     state = replace(state, pending={**state.pending, ready[0]: pending})
-    return state, (WriteCompletion(_manifest(state, pending)),)
+    return state, (WriteCompletion(compose_manifest(state, pending)),)
 
 
 def _judge(state: Coordinator) -> _Stepped:
@@ -333,32 +317,6 @@ def _judge(state: Coordinator) -> _Stepped:
     return state, actions
 
 
-def _manifest(state: Coordinator, pending: Pending) -> Manifest:
-    stages = []
-    for name in state.topology.upstream:
-        before = state.completed.stage(name) if state.completed else None
-        report = pending.reports.get(name)
-        if report is not None:
-            lineage = extend_lineage(
-                before.lineage if before else (),
-                report.checkpoint_id,
-                pending.barrier.base_id,
-                report.rows_changed,
-            )
-            stages.append(StageManifest(report, lineage))
-        elif before is not None:
-            stages.append(before)
-    barrier = pending.barrier
-    return Manifest(
-        barrier.checkpoint_id,
-        barrier.base_id,
-        barrier.triggered_ms,
-        tuple(stages),
-        pending.kind,
-        pending.request,
-    )
-
-
 def _completed(state: Coordinator, event: CompletionWritten) -> _Stepped:
     checkpoint_id = event.checkpoint_id
     pending = state.pending.get(checkpoint_id)
@@ -367,11 +325,11 @@ def _completed(state: Coordinator, event: CompletionWritten) -> _Stepped:
             f"checkpoint {checkpoint_id} was committed, but it was not being finalised; "
             f"pending are {sorted(state.pending)}"
         )
-    manifest = _manifest(state, pending)
+    manifest = compose_manifest(state, pending)
     rest = {n: p for n, p in state.pending.items() if n != checkpoint_id}
-    state = _advance(replace(state, pending=rest), manifest, event.now_ms)
+    state = advance(replace(state, pending=rest), manifest, event.now_ms)
     actions: list[Action] = []
-    for older in _subsumed(state, checkpoint_id):
+    for older in subsumed(state, checkpoint_id):
         state, said = _abort(state, older, FailureReason.SUBSUMED, f"by {checkpoint_id}")
         actions.extend(said)
     exhausted = {r for r, mark in state.exhausted.items() if checkpoint_id > mark}
@@ -386,19 +344,6 @@ def _completed(state: Coordinator, event: CompletionWritten) -> _Stepped:
         state, said = _stop(state)
         actions.extend(said)
     return state, tuple(actions)
-
-
-def _advance(state: Coordinator, manifest: Manifest, now_ms: int) -> Coordinator:
-    """Go on from this checkpoint; a savepoint that completes behind a later one changes nothing."""
-    if manifest.checkpoint_id < state.completed_id:
-        return state
-    return replace(state, completed=manifest, completed_ms=now_ms, failures=0)
-
-
-def _subsumed(state: Coordinator, checkpoint_id: int) -> list[int]:
-    """The pending ones that are of no use now; a savepoint always is, to the one who asked."""
-    pending = sorted(state.pending.items())
-    return [n for n, p in pending if n < checkpoint_id and p.kind is Kind.CHECKPOINT]
 
 
 def _abort(

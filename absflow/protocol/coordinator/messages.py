@@ -1,6 +1,6 @@
 """What the coordinator is told, what it asks for, and what it is configured with.
 
-Rules of this file: records only. :mod:`absflow.protocol.coordinator.machine` is the machine they belong to.
+Rules of this file: records only. They belong to :mod:`absflow.protocol.coordinator.machine`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the coordinator remembers: its pending checkpoints, and what must always hold of them.
 
-Rules of this file: records only; :mod:`absflow.protocol.coordinator.machine` is the machine they belong to.
+Rules of this file: records only. They belong to :mod:`absflow.protocol.coordinator.machine`.
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ def parse_target(text: str) -> RestoreTarget:
     Raises:
         ValueError: with what is expected.
 
-    >>> parse_target("latest"), parse_target("/data/job#42")
-    (RestoreTarget(root=None, checkpoint_id=None), RestoreTarget(root='/data/job', checkpoint_id=42))
+    >>> parse_target("/data/job#42")
+    RestoreTarget(root='/data/job', checkpoint_id=42)
     """
     path, sign, last = text.strip().rpartition("#")
     if (sign and not path) or not re.fullmatch(r"latest|[1-9]\d{0,17}", last):

@@ -2,14 +2,14 @@
 
 Rules of this file: plain functions over facts.
 
-The *line* of a job is the newest ready attempt up to now, the attempt it was restored from up to
-that checkpoint, and so on. Checkpoints beside the line were abandoned by a restore to an older one;
-they stay readable, but ``latest`` never means them.
+The *branch* of a job is the newest ready attempt up to now, the attempt it was restored from up to
+that checkpoint, and so on. Checkpoints beside the branch were abandoned by a restore to an older
+one; they stay readable, but ``latest`` never means them.
 
-A savepoint that was *written* by hand (:mod:`absflow.protocol.recovery.savepoint_writer`) is no moment of the
-job: it is of the attempt of the checkpoint that it was made from, but that attempt does not go on
-from it. It is on the line once an attempt was restored from it. Before that ``latest`` means it,
-until the job has completed something newer or was restored from something else.
+A *written* savepoint (:mod:`absflow.protocol.recovery.savepoint_writer`) is no moment of the job:
+it is of the attempt of the checkpoint that it was made from, but that attempt does not go on from
+it. It is on the branch once an attempt was restored from it. Before that ``latest`` means it, until
+the job has completed something newer or was restored from something else.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Declared:
     allow_dropped: bool = False
 
 
-# A stage, or a whole graph, as :func:`absflow.graph.describe` says it.
+# A stage, or a whole graph, as :func:`absflow.graph.description.describe` says it.
 Described = Mapping[str, Any]
 
 

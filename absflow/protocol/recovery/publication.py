@@ -4,7 +4,7 @@ Rules of this file: plain functions over facts.
 
 The rows of a stage wait in its channel (the pre-commit of a two-phase commit) until the checkpoint
 that holds them completes (the commit). Every completed checkpoint on the branch of the job is
-published once, in order; publication n brings the rows behind the checkpoint before it on the branch.
+published once, in order; publication n brings the rows behind the one before it on the branch.
 So what is owed follows from the facts, and a crash between a completion and its publication is made
 good by whoever comes next. Checkpoints that a restore has left behind are not on the branch: what
 they would have published was never seen, and never will be (Flink: ``Committer``, with the

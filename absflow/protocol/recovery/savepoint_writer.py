@@ -31,7 +31,7 @@ __all__ = ["NO_ATTEMPT", "WrittenSavepoint", "compose", "cut_of", "describe", "t
 NO_ATTEMPT = 0
 
 
-# A stage, or a whole graph, as :func:`absflow.graph.describe` says it.
+# A stage, or a whole graph, as :func:`absflow.graph.description.describe` says it.
 _Described = Mapping[str, Any]
 
 

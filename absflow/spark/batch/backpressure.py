@@ -1,9 +1,9 @@
 """How far each stage is behind, and stages that wait for those behind them.
 
 A channel takes whatever its stage writes, so a slow consumer costs disk and checkpoints, not
-memory, and nobody would notice. How far a consumer has come is in the progress that Spark reports of
-its query; what the channel holds behind that stands in the channel's log. So knowing it costs no
-Spark job, and a batch nothing: the log is read when somebody asks.
+memory, and nobody would notice. How far a consumer has come stands in the progress that Spark
+reports of its query; what the channel holds behind that stands in the channel's log. So knowing it
+costs no Spark job, and a batch nothing: the log is read when somebody asks.
 
 With ``channel.max-backlog`` a stage begins no micro-batch while a consumer has more than that
 unread. Consumers read whatever comes, also while they align, so the wait ends. A barrier would wait
@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from absflow.columnar.stage import StageSpec
+from absflow.columnar.spec import StageSpec
 from absflow.errors import StorageError
 from absflow.protocol.load import Backlog, Load, Meter
 from absflow.spark.batch.listener import BatchDone

@@ -4,7 +4,7 @@ Without this a root stage goes on reading while its barrier travels, and what it
 channels and sinks when the job stops, only to be read again after a restore. A stage that has
 snapshotted the savepoint runs no further batch; those behind it go on until they have, too, so the
 channels empty. What a stage had read before it snapshotted, and held behind the barrier, goes out
-with its snapshot all the same; :meth:`absflow.spark.control.run.Run.stop` says how many rows that were.
+with its snapshot all the same; :attr:`absflow.spark.control.run.Run.unflushed` counts these rows.
 """
 
 from __future__ import annotations

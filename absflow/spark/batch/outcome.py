@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from absflow.columnar.stage import StageSpec
+from absflow.columnar.spec import StageSpec
 from absflow.errors import ProtocolViolation
 from absflow.protocol import alignment_state
 from absflow.protocol.alignment_state import Alignment

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from absflow.columnar.pages import FORWARDED, Page, PageKind, channel_schema, control_rows
-from absflow.columnar.stage import StageSpec
+from absflow.columnar.spec import StageSpec
 from absflow.facts.fence import Fence
 from absflow.sinks import DeltaSink, Sink, SinkWrite
 from absflow.spark.batch.pages import Totals, is_kind, totals_columns

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.columnar.pages import PAGE_SCHEMA, pages_of
-from absflow.columnar.stage import StageSpec
+from absflow.columnar.spec import StageSpec
 from absflow.columnar.state import snapshot_schema
 from absflow.errors import StorageError
 from absflow.facts.fence import Fence

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from absflow.columnar.pages import PageKind
-from absflow.columnar.stage import StageSpec
+from absflow.columnar.spec import StageSpec
 from absflow.errors import ProtocolViolation
 from absflow.facts.fence import Fence
 from absflow.protocol import alignment_state

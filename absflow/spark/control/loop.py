@@ -28,6 +28,7 @@ from absflow.protocol.coordinator.messages import (
     Tick,
 )
 from absflow.protocol.restarts import on_failure
+from absflow.protocol.retention.deletion import Deletion
 from absflow.spark.batch.backpressure import Backpressure
 from absflow.spark.batch.listener import BatchDone, QueryDied, QueryIdle, QueryListener
 from absflow.spark.control.effects import CoordinatorEffects
@@ -90,10 +91,7 @@ class JobLoop:
         except BaseException:  # nobody will have this run, to end it
             prepared.claim.lock.release()
             raise
-        # Retention starts with the queries, and may be asked for a deletion only then.
-        self._savepoints = Savepoints(
-            self._coordinator, requests, delete=lambda deletion: self._retention.delete(deletion)
-        )
+        self._savepoints = Savepoints(self._coordinator, requests, delete=self._delete)
         self._queries: list[ChainQuery] = []
         self._by_run: dict[str, ChainQuery] = {}
         self._looked_ms = 0
@@ -236,6 +234,9 @@ class JobLoop:
             case _:
                 return self._coordinator.handle(event)
         return False
+
+    def _delete(self, deletion: Deletion) -> None:
+        self._retention.delete(deletion)
 
     def _completed(self, checkpoint_id: int) -> None:
         self._publisher.submit(checkpoint_id)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from absflow.columnar.stage import StageSpec
+from absflow.columnar.spec import StageSpec
 from absflow.protocol.coordinator.messages import Event
 from absflow.protocol.restarts import Restarts
 from absflow.spark.batch.backpressure import Backpressure

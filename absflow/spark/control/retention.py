@@ -1,10 +1,11 @@
-"""Retention on the driver: what :mod:`absflow.protocol.retention.plan` plans is done, beside the job.
+"""Retention on the driver: its thread carries out the plan beside the job.
 
-One thread makes a plan after a checkpoint has completed, and carries it out action by action. It
-writes no facts itself: it asks the thread that owns the driver's tables to write them, and waits.
-Every plan is made from what is there, so what a kill or an error leaves undone is in the next one.
-Who asks for a deletion (:mod:`absflow.protocol.retention.deletion`) is answered before a plan is made, and
-waits for no checkpoint.
+One thread makes a plan (:mod:`absflow.protocol.retention.plan`) after a checkpoint has completed,
+and carries it out action by action. It writes no facts itself: it asks the thread that owns the
+driver's tables to write them, and waits. Every plan is made from what is there, so what a kill or
+an error leaves undone is in the next one. Whoever asks for a deletion
+(:mod:`absflow.protocol.retention.deletion`) is answered before a plan is made, and waits for no
+checkpoint.
 
 When files go. A DELETE takes a set or an epoch out of a table at once, by its partition column, so
 that it rewrites nothing and meets no concurrent append. Its files go with a later VACUUM, so that

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from absflow.columnar.stage import StageSpec
+from absflow.columnar.spec import StageSpec
 from absflow.errors import StorageError
 from absflow.storage.delta.log import DeltaPosition, actions_of, log_file, newest_version
 from absflow.storage.files import Files

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 
-from absflow.columnar.stage import StageSpec
+from absflow.columnar.spec import StageSpec
 from absflow.errors import StorageError
 from absflow.spark.model import source_index
 from absflow.spark.sources import file_log

@@ -28,14 +28,14 @@ from absflow.facts.lock import hold
 from absflow.facts.published import published_by
 from absflow.facts.records import attempts_of
 from absflow.facts.writer import FactWriter
-from absflow.graph import describe, fingerprint, topology
+from absflow.graph.description import describe, fingerprint, topology
 from absflow.protocol.checkpoints import AttemptFact
 from absflow.protocol.coordinator.messages import Action, Policy
 from absflow.protocol.coordinator.pending import Coordinator
 from absflow.protocol.recovery import publication
 from absflow.protocol.recovery.attempts import Attempt, Origin, Restore
 from absflow.protocol.recovery.publication import Publication
-from absflow.settings import Settings
+from absflow.settings.reading import Settings
 from absflow.spark.model import ControlStart, JobSpec
 from absflow.spark.start.decision import StartDecision, decide_start
 from absflow.spark.start.ranges import choose_ranges

@@ -13,7 +13,7 @@ from typing import Any
 from absflow.errors import GraphError, RestoreError
 from absflow.facts.driver_table import fact_rows
 from absflow.facts.records import attempts_of, details_of, written_savepoints
-from absflow.graph import check_unchanged
+from absflow.graph.description import check_unchanged
 from absflow.protocol.checkpoints import AttemptFact
 from absflow.protocol.recovery.attempts import (
     Origin,
@@ -23,7 +23,7 @@ from absflow.protocol.recovery.attempts import (
     decide,
 )
 from absflow.protocol.recovery.matching import table_of
-from absflow.settings import Settings
+from absflow.settings.reading import Settings
 from absflow.spark.model import JobSpec
 from absflow.spark.start.restore_check import plan_restore
 from absflow.spark.start.restore_plan import RestorePlan
@@ -71,7 +71,10 @@ class StartDecision:
         return next((a.origin for a in known if a.attempt == self.attempt), None)
 
     def history_tables(self, job: JobSpec) -> dict[str, str]:
-        """Which state history each stage writes; :func:`~absflow.protocol.recovery.matching.table_of`."""
+        """Which state history each stage writes.
+
+        By the rule of :func:`absflow.protocol.recovery.matching.table_of`.
+        """
         if self.started is not None:
             return {name: stage["table"] for name, stage in self.started.items()}
         kinds = {AttemptFact.STARTED, AttemptFact.WRITTEN}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 
 from absflow.facts.find import FoundCheckpoint, find_checkpoint
-from absflow.graph import describe
+from absflow.graph.description import describe
 from absflow.protocol.recovery import matching
 from absflow.protocol.recovery.attempts import Restore
 from absflow.sinks import SinkCut, SinkRestore

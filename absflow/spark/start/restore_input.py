@@ -7,9 +7,9 @@ from pyspark.sql import functions as F
 
 from absflow.columnar.pages import PageKind
 from absflow.columnar.restore_packer import StatePacker
-from absflow.columnar.stage import StageSpec
+from absflow.columnar.spec import StageSpec
 from absflow.errors import RestoreError
-from absflow.graph import Upgrade
+from absflow.graph.nodes import Upgrade
 from absflow.protocol.checkpoints import ChannelState
 from absflow.protocol.recovery.matching import StageFit
 from absflow.spark.start.restore_plan import RestorePlan

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from absflow.columnar.pages import PageKind
-from absflow.columnar.stage import StageSpec
+from absflow.columnar.spec import StageSpec
 from absflow.errors import RestoreError
 from absflow.protocol.recovery.matching import StageFit
 from absflow.spark.batch.query import set_alignments, start_query

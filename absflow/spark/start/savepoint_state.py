@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType, NullType, NumericType
 
-from absflow.columnar.stage import StageSpec
+from absflow.columnar.spec import StageSpec
 from absflow.errors import StateError
 from absflow.facts.stages import find_stage
 from absflow.protocol.checkpoints import StageColumns

@@ -24,7 +24,7 @@ from absflow.facts.claim import Claim
 from absflow.facts.driver_table import fact_rows
 from absflow.facts.find import FoundCheckpoint, find_checkpoint
 from absflow.facts.lock import hold
-from absflow.graph import describe, fingerprint
+from absflow.graph.description import describe, fingerprint
 from absflow.protocol.alignment_state import Barrier
 from absflow.protocol.checkpoints import AttemptFact, Kind
 from absflow.protocol.coordinator.messages import WriteBarrier

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
-from absflow.columnar.stage import StageSpec
-from absflow.settings import Settings
+from absflow.columnar.spec import StageSpec
+from absflow.settings.reading import Settings
 from absflow.spark.model import ControlStart, JobSpec
 from absflow.spark.stream.pages import (
     PAGE_TYPE,

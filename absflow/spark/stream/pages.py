@@ -1,4 +1,4 @@
-"""Pages of a stream: DATA pages of rows, control pages of the tables that the coordinator writes."""
+"""Pages of a stream: DATA pages of rows, control pages of the coordinator's tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.columnar.pages import PAGE_SCHEMA, PageKind
-from absflow.columnar.stage import StageSpec
+from absflow.columnar.spec import StageSpec
 from absflow.spark.worker.packing import pack_function
 
 __all__ = ["PAGE_TYPE", "barrier_pages", "data_pages", "overtake_pages", "pages_in"]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
-from absflow.columnar.pages import Packer
-from absflow.columnar.stage import InputSpec, StageSpec
+from absflow.columnar.packing import Packer
+from absflow.columnar.spec import InputSpec, StageSpec
 from absflow.spark.worker.stage_call import freeze_loaded_modules, this_task
 
 __all__ = ["pack_function", "packer_for"]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 
 from absflow.columnar.keys import key_groups
-from absflow.columnar.pages import gathered
-from absflow.columnar.stage import StageSpec
+from absflow.columnar.packing import gathered
+from absflow.columnar.spec import StageSpec
 from absflow.storage import state_history
 
 __all__ = ["savepoint_rows"]

@@ -16,8 +16,10 @@ import pandas as pd
 from pyspark import TaskContext
 from pyspark.sql.streaming.state import GroupState
 
-from absflow.columnar.pages import PAGE_SCHEMA, Packer, Page
-from absflow.columnar.stage import Batch, StageSpec, run_range
+from absflow.columnar.packing import Packer
+from absflow.columnar.pages import PAGE_SCHEMA, Page
+from absflow.columnar.spec import StageSpec
+from absflow.columnar.stage import Batch, run_range
 from absflow.errors import ProtocolViolation
 from absflow.protocol import alignment_state
 from absflow.storage.state_files import MountedStateFiles

@@ -16,6 +16,7 @@ __all__ = ["delta_classes"]
 
 @cache  # each step from package to package asks the JVM for a class of that name, in every jar
 def delta_classes(jvm: Any) -> DeltaClasses:
+    """Delta's classes in this JVM."""
     return DeltaClasses(jvm)
 
 

@@ -1,43 +1,31 @@
-"""The graph of a job: sources, stages and sinks as declared, checked as a whole before a start.
+"""The graph checked as a whole, before anything starts.
 
-Nothing here knows Spark: schemas are Arrow schemas, a source is a name and a schema. An input may
-be named before it is declared, so a graph can be cyclic by mistake; :func:`check` refuses it.
+An input may be named before it is declared, so a graph can be cyclic by mistake; that is refused
+here, as is everything else that cannot run.
 """
 
 from __future__ import annotations
 
 import graphlib
-import hashlib
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
 from absflow.columnar.keys import check_key_type
 from absflow.columnar.pages import CHANNEL_FIELDS
-from absflow.columnar.process import Process
-from absflow.columnar.restore_packer import Migration
-from absflow.columnar.stage import InputSpec, StageSpec
+from absflow.columnar.spec import InputSpec, StageSpec
 from absflow.columnar.state import DELETED, MODIFIED_EPOCH
 from absflow.errors import GraphError
-from absflow.protocol.coordinator.messages import RootInput, Topology
+from absflow.graph.description import _text
+from absflow.graph.nodes import Graph, SinkNode, SourceNode, StageNode
 
-__all__ = [
-    "Graph",
-    "SinkNode",
-    "SourceNode",
-    "StageNode",
-    "Upgrade",
-    "check",
-    "check_unchanged",
-    "describe",
-    "fingerprint",
-    "topology",
-]
+__all__ = ["check"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+
 # Columns of the tables and views of state and rows, beside the user's own; case is ignored.
 _RESERVED = {
     *(f.name for f in CHANNEL_FIELDS),
@@ -49,121 +37,6 @@ _RESERVED = {
     "key_group",
     "op",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class SourceNode:
-    """A source.
-
-    Attributes:
-        name: its name.
-        schema: its columns.
-        bounded: it ends.
-        format: "kafka", "parquet", ...
-        files: it is Spark's file source, of any format.
-    """
-
-    name: str
-    schema: pa.Schema
-    bounded: bool = False
-    format: str = ""
-    files: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Upgrade:
-    """How a restored stage gets on with state that an earlier form of it has written.
-
-    Attributes:
-        renamed_from: the stage's name then; None if it had this one.
-        defaults: what keys of then have in state columns that are new.
-        migrate: makes the state of now out of the state of then.
-    """
-
-    renamed_from: str | None = None
-    defaults: Mapping[str, object] = field(default_factory=dict)
-    migrate: Migration | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StageNode:
-    """A stage as declared.
-
-    Attributes:
-        name: its name.
-        inputs: names of sources and stages, in order.
-        key: names of its key columns; empty for a forwarding stage.
-        state: the state columns.
-        output: the output columns.
-        process: the user's function per input; empty for a forwarding stage.
-        upgrade: how it is restored from an earlier form of itself.
-    """
-
-    name: str
-    inputs: tuple[str, ...]
-    key: tuple[str, ...]
-    state: pa.Schema
-    output: pa.Schema
-    process: Mapping[str, Process]
-    upgrade: Upgrade = field(default_factory=Upgrade)
-
-
-@dataclass(frozen=True, slots=True)
-class SinkNode:
-    """A sink and the stage whose output goes there.
-
-    Attributes:
-        name: its name.
-        stage: the stage.
-        on_checkpoint: rows are published when the checkpoint that holds them completes.
-    """
-
-    name: str
-    stage: str
-    on_checkpoint: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """A checked graph.
-
-    Attributes:
-        job: the job's name.
-        sources: by name.
-        stages: what the executors need of each stage, by name in topological order.
-        upstream: for each stage the stages that it reads.
-        sinks: by name.
-        upgrades: by stage.
-    """
-
-    job: str
-    sources: Mapping[str, SourceNode]
-    stages: Mapping[str, StageSpec]
-    upstream: Mapping[str, tuple[str, ...]]
-    sinks: Mapping[str, SinkNode]
-    upgrades: Mapping[str, Upgrade]
-
-    @property
-    def published(self) -> dict[str, str]:
-        """The stage of each on-checkpoint sink, by the sink's name."""
-        return {s.name: s.stage for s in self.sinks.values() if s.on_checkpoint}
-
-    @property
-    def chains(self) -> list[tuple[str, ...]]:
-        """The stages of each query, upstream first: those that direct edges join."""
-        chains: dict[str, tuple[str, ...]] = {}
-        for name, spec in self.stages.items():  # in topological order
-            before = next((chains.pop(i.name) for i in spec.inputs if i.direct), ())
-            chains[name] = (*before, name)
-        return list(chains.values())
-
-    def has_channel(self, stage: str) -> bool:
-        """Whether a query reads this stage's rows, or they wait for a checkpoint."""
-        return stage in self.published.values() or any(
-            given.channel and given.name == stage
-            for spec in self.stages.values()
-            for given in spec.inputs
-        )
 
 
 def check(
@@ -254,73 +127,6 @@ def _with_direct_edges(
                     "be a channel"
                 )
     return made
-
-
-def topology(graph: Graph) -> Topology:
-    """The graph as the coordinator needs it."""
-    roots = {
-        RootInput(stage, given.name)
-        for stage, spec in graph.stages.items()
-        for given in spec.inputs
-        if given.root
-    }
-    return Topology(dict(graph.upstream), frozenset(roots))
-
-
-def describe(graph: Graph) -> dict[str, dict[str, object]]:
-    """What of each stage must stay while an attempt goes on: names, edges, types, key groups."""
-    return {
-        name: {
-            "inputs": [[i.name, _text(i.schema), i.root, i.format] for i in spec.inputs],
-            "key": _text(spec.keys),
-            "state": _text(spec.state),
-            "output": _text(spec.output),
-            "key-groups": spec.key_groups,
-            "channel": graph.has_channel(name),
-        }
-        for name, spec in graph.stages.items()
-    }
-
-
-def fingerprint(graph: Graph) -> str:
-    """A digest of :func:`describe`."""
-    text = json.dumps(describe(graph), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def check_unchanged(graph: Graph, before: dict[str, dict[str, object]]) -> None:
-    """Refuse to go on with state that another graph has written.
-
-    Args:
-        graph: the graph of this start.
-        before: what :func:`describe` said when the attempt was started.
-
-    Raises:
-        GraphError: naming every difference.
-    """
-    now = describe(graph)
-    differences = [f"stage {name!r} is gone" for name in sorted(before.keys() - now.keys())]
-    differences += [f"stage {name!r} is new" for name in sorted(now.keys() - before.keys())]
-    for name in sorted(now.keys() & before.keys()):
-        for part, value in now[name].items():
-            if value == before[name][part]:
-                continue
-            if part == "channel":
-                how = "writes a channel now" if value else "writes no channel any more"
-                differences.append(f"stage {name!r} {how} (by the graph or spark.absflow.edges)")
-            else:
-                differences.append(f"{part} of stage {name!r} was {before[name][part]}, is {value}")
-    if differences:
-        raise GraphError(
-            "the job's graph is not the one whose state lies under this storage root: "
-            + "; ".join(differences)
-            + ". Restore from a checkpoint (spark.absflow.restore.from=latest), or go back to the "
-            "old graph"
-        )
-
-
-def _text(schema: pa.Schema) -> list[list[str]]:
-    return [[field.name, str(field.type)] for field in schema]
 
 
 def _check_names(

@@ -1,0 +1,139 @@
+"""Options and arguments that several commands have."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from absflow.errors import SettingsError
+from absflow.settings.catalog import PREFIX, SETTINGS
+
+__all__ = [
+    "STORAGE_SETTING",
+    "STORAGE_VARIABLE",
+    "limit_option",
+    "limited",
+    "on_storage",
+    "open_console",
+    "pair",
+    "root_of",
+    "setting_number",
+    "setting_of",
+    "timeout_option",
+]
+
+STORAGE_VARIABLE = "ABSFLOW_STORAGE"
+STORAGE_SETTING = f"{PREFIX}storage.path"
+_SHOWN = 20
+_PIPE_WIDTH = 160
+
+
+def timeout_option(seconds: int, what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The option of a command that waits for a driver."""
+    return click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=seconds,
+        show_default=True,
+        metavar="SECONDS",
+        help=what,
+    )
+
+
+def on_storage(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that every command has."""
+    options = [
+        click.option("--storage", metavar="PATH", help="Storage root of the job."),
+        click.option(
+            "--properties-file",
+            metavar="FILE",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help=f"Take {STORAGE_SETTING} from this file (as for spark-submit).",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
+    ]
+    for option in options:
+        command = option(command)
+    return command
+
+
+def setting_of(setting: str) -> str:
+    """Where a default comes from, for the help."""
+    return f"Default: {PREFIX}{setting} of the properties file, or its own default."
+
+
+def limit_option(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The option of a command that shows the newest of many."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help=f"Show {what}; 0 for all. Default: {_SHOWN}, with --json all.",
+    )
+
+
+def setting_number(name: str, properties_file: Path | None) -> int:
+    """A setting from the file, else its default."""
+    setting = next(s for s in SETTINGS if s.name == name)
+    given = _properties(properties_file) if properties_file else {}
+    try:
+        return int(setting.parse(given.get(PREFIX + name) or setting.default or ""))
+    except ValueError as expected:
+        raise SettingsError(
+            f"{PREFIX}{name} is {given[PREFIX + name]!r}, but must be {expected}"
+        ) from expected
+
+
+def pair(text: str) -> tuple[str, str]:
+    """NAME=VALUE, as ``--conf`` takes it."""
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise click.UsageError(f"--conf {text!r} is not NAME=VALUE")
+    return name, value
+
+
+def limited(limit: int | None, as_json: bool) -> int | None:
+    """How many to show; None for all."""
+    if limit is None:
+        return None if as_json else _SHOWN
+    return limit or None
+
+
+def root_of(storage: str | None, properties_file: Path | None) -> str:
+    """The storage root that a command is for."""
+    if storage:
+        return storage
+    if properties_file:
+        return _from_properties(properties_file)
+    if given := os.environ.get(STORAGE_VARIABLE):
+        return given
+    raise click.UsageError(
+        f"no storage root given: use --storage, --properties-file or {STORAGE_VARIABLE}"
+    )
+
+
+def _from_properties(path: Path) -> str:
+    """The storage root in a file of Java properties."""
+    if root := _properties(path).get(STORAGE_SETTING):
+        return root
+    raise SettingsError(f"{str(path)!r} does not set {STORAGE_SETTING}; add it, or use --storage")
+
+
+def _properties(path: Path) -> dict[str, str]:
+    """A file of Java properties, which Spark's are."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found = (re.match(r"\s*([^\s=:#!]+)\s*[=:\s]\s*(.*?)\s*$", line) for line in lines)
+    return {match[1]: match[2] for match in found if match}
+
+
+def open_console(*, quiet: bool = False) -> Console:
+    """Standard output; into a pipe, lines as long as the tables need."""
+    wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    width = _PIPE_WIDTH if wide else None
+    return Console(width=width, markup=False, highlight=False, emoji=False, quiet=quiet)

@@ -1,0 +1,90 @@
+"""What a stage is: its inputs, its key, its state, its function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from absflow.columnar.pages import (
+    ORDER_FIELDS,
+)
+from absflow.columnar.process import Process
+from absflow.protocol import alignment
+from absflow.protocol.alignment_state import Alignment
+
+__all__ = ["InputSpec", "StageSpec", "input_names"]
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One input as the stage sees it.
+
+    Attributes:
+        name: the upstream's name.
+        schema: the declared columns.
+        root: it reads a source, so its rows carry no epoch.
+        bounded: the source ends.
+        format: the source's ("kafka", "parquet", ...); "" for a channel.
+        files: it is Spark's file source, of any format.
+        direct: the upstream runs in the same query, and there is no channel between.
+    """
+
+    name: str
+    schema: pa.Schema
+    root: bool
+    bounded: bool = False
+    format: str = ""
+    files: bool = False
+    direct: bool = False
+
+    @property
+    def channel(self) -> bool:
+        """Whether it reads a channel."""
+        return not (self.root or self.direct)
+
+    @property
+    def page_schema(self) -> pa.Schema:
+        """The schema of the payloads of this input's DATA pages."""
+        return self.schema if self.root else pa.schema([*self.schema, *ORDER_FIELDS])
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpec:
+    """Everything that a stage's work depends on; shipped to the executors.
+
+    Attributes:
+        name: the stage's name.
+        inputs: its inputs in declared order.
+        keys: the key columns.
+        state: the state columns.
+        output: the columns of its output.
+        process: the user's function per input name; empty for a forwarding stage.
+        key_groups: how many key groups there are.
+    """
+
+    name: str
+    inputs: tuple[InputSpec, ...]
+    keys: pa.Schema
+    state: pa.Schema
+    output: pa.Schema
+    process: Mapping[str, Process]
+    key_groups: int
+
+    def input(self, name: str) -> InputSpec:
+        """The input called ``name``."""
+        return next(i for i in self.inputs if i.name == name)
+
+    def order(self, name: str) -> int:
+        """The place of an input in the declared order; pages of one epoch are sorted by it."""
+        return next(number for number, i in enumerate(self.inputs) if i.name == name)
+
+    def start(self, last: int) -> Alignment:
+        """Its alignment when it has read nothing since checkpoint ``last`` (0: ever)."""
+        return alignment.start(input_names(self), last)
+
+
+def input_names(spec: StageSpec) -> list[str]:
+    """The names of a stage's inputs, in their order."""
+    return [given.name for given in spec.inputs]
