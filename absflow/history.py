@@ -73,8 +73,8 @@ def history(spark: SparkSession, root: str) -> History:
     facts = [row.asDict() for row in spark.sql(done).collect()]
     completed = {fact["checkpoint_id"]: fact["attempt"] for fact in facts}
     attempts = records.attempts_of(rows)
-    line = branch_of(root, attempts, completed, written_savepoints(facts))
-    return History(spark, layout, stages_of(rows), line)
+    branch = branch_of(root, attempts, completed, written_savepoints(facts))
+    return History(spark, layout, stages_of(rows), branch)
 
 
 class History:
@@ -94,14 +94,14 @@ class History:
         spark: SparkSession,
         layout: Layout,
         stages: Stages,
-        line: Branch,
+        branch: Branch,
     ) -> None:
         """Use :func:`history` instead."""
         self._spark = spark
         self._layout = layout
         self._all = stages
         self._stages = stages.newest
-        self._line = line
+        self._branch = branch
         self._facts = history_sql.table(layout.checkpoints)
         self._barriers = history_sql.table(layout.barriers)
 
@@ -268,13 +268,13 @@ class History:
         return history_sql.newest(columns, rows, "l.position", at="l.at_checkpoint")
 
     def _changes_sql(self, columns: StageColumns) -> str:
-        """The changes of every key over the completed checkpoints of the line."""
+        """The changes of every key over the completed checkpoints of the branch."""
         parts = [
             f"derived_from IS NULL AND attempt = {attempt}"
             + ("" if upto is None else f" AND checkpoint_id <= {upto}")
-            for attempt, upto in self._line.parts
+            for attempt, upto in self._branch.parts
         ]
-        parts += [f"checkpoint_id = {n}" for n in self._line.written]
+        parts += [f"checkpoint_id = {n}" for n in self._branch.written]
         on_line = " OR ".join(f"({part})" for part in parts) or "false"
         lineages = self._lineages_sql(columns, f"AND ({on_line})")
         return history_sql.changes(columns, self._schema(columns), self._history(columns), lineages)

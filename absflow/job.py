@@ -308,7 +308,7 @@ def _functions(
                 f"{', '.join(map(repr, _ARGUMENTS))}"
             ) from None
         except ValueError:
-            pass  # some of C's have no signature; a call tells
+            pass  # some of C's have no signature; a call will show
     return functions
 
 

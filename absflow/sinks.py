@@ -106,7 +106,7 @@ class SinkRestore:
         undone: the job's own commits since, in words.
         problems: what forbids it, in words.
         note: what else to know, in words.
-        published: the newest checkpoint published to it then, as far as it can be told.
+        published: the newest checkpoint published to it then, as far as it is known.
         new: the job has not written to it before.
     """
 
@@ -274,13 +274,13 @@ def put_back(place: str, commits: Iterable[Commit], cut: SinkCut) -> SinkRestore
         holds = published if epoch is None and "restored_from" not in own else epoch
         if version == cut.begun or (holds is not None and holds <= cut.checkpoint_id):
             break
-        told = f"version {version} ({commit.operation}, {commit.at:%Y-%m-%d %H:%M:%S} UTC)"
+        words = f"version {version} ({commit.operation}, {commit.at:%Y-%m-%d %H:%M:%S} UTC)"
         if commit.changes_data and own:
-            undone.append(told)
+            undone.append(words)
             foreign += staying
             staying, then = [], version - 1
         elif commit.changes_data:
-            staying.append(told)
+            staying.append(words)
     else:
         return SinkRestore(place, now, problems=(_unknown(place, version, cut),))
     problems: tuple[str, ...] = ()

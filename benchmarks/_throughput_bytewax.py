@@ -38,7 +38,7 @@ Seen = list[tuple[float, int]]
 def flow(files: list[Path], workload: Workload, workers: int, seconds: float, seen: Seen) -> Any:
     """Files to a running state per key to nowhere, until so long behind the loads.
 
-    ``seen`` is told when rows came to the sink, and how many.
+    ``seen`` is called when rows came to the sink, and how many.
     """
     import bytewax.operators as op
     from bytewax.dataflow import Dataflow
@@ -135,10 +135,10 @@ def run(given: list[str]) -> list[float]:
             for n in range(workers)
         ]
         with ThreadPoolExecutor() as reading:  # one that is not read from would wait for it
-            told = list(reading.map(lambda process: process.communicate()[0], processes))
+            outputs = list(reading.map(lambda process: process.communicate()[0], processes))
         assert all(process.returncode == 0 for process in processes)
     # Before it, Bytewax may say that another was not there yet.
-    seen = [json.loads(text.splitlines()[-1]) for text in told]
+    seen = [json.loads(text.splitlines()[-1]) for text in outputs]
     at, rows = zip(*sorted(chain.from_iterable(seen)), strict=True)
     since = at[np.searchsorted(np.cumsum(rows), loaded)]
     if at[-1] < since + runs * RUN_S:

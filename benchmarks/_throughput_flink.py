@@ -136,11 +136,11 @@ def main(folder: Path, name: str, mode: str, runs: int, root: Path) -> list[floa
         for _ in range(2):
             time.sleep(1)
             with opened(url, timeout=60) as answer:
-                told = json.load(answer)
-        if told["state"] not in ("CREATED", "RUNNING"):
+                answered = json.load(answer)
+        if answered["state"] not in ("CREATED", "RUNNING"):
             with opened(f"{url}/exceptions", timeout=60) as answer:
                 sys.exit(str(json.load(answer)))
-        return time.monotonic(), told["vertices"][1]["metrics"]["read-records"]
+        return time.monotonic(), answered["vertices"][1]["metrics"]["read-records"]
 
     once = sum(pq.read_metadata(file).num_rows for file in files_in(folder))
     while read()[1] == 0:

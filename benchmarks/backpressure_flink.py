@@ -9,7 +9,7 @@ power of two for their size: that which comes nearest to ``S`` seconds of the se
 What is measured is the checkpoints triggered when they are full: ``N`` of them unaligned, one
 aligned (which takes until what waited is done).
 
-The columns are those of ``backpressure.py``, as Flink's REST interface tells them. Flink has no
+The columns are those of ``backpressure.py``, as Flink's REST interface has them. Flink has no
 micro-batches. It copies what is in flight, so ``written`` contains the bytes in flight; their rows
 are these bytes by the size of a row. Figures are for this machine and this run only.
 """
@@ -90,7 +90,7 @@ class Sum(KeyedProcessFunction):
 
 
 class Job:
-    """The job in a cluster of its own, and what its REST interface tells."""
+    """The job in a cluster of its own, and what its REST interface has."""
 
     def __init__(self, root: Path, mode: str, given: argparse.Namespace) -> None:
         """Start it."""
@@ -120,7 +120,7 @@ class Job:
         self._open = build_opener(ProxyHandler({})).open
         self._url = f"http://127.0.0.1:{port}/jobs/{self.run.get_job_id()}"
 
-    def told(self, what: str = "") -> dict[str, Any]:
+    def answer(self, what: str = "") -> dict[str, Any]:
         """What the REST interface answers, as long as the job runs."""
         status = str(self.run.get_job_status().result())
         assert status.endswith(("INITIALIZING", "CREATED", "RUNNING")), status
@@ -129,7 +129,7 @@ class Job:
 
     def rows(self) -> tuple[float, int, int]:
         """The time, how many rows the slow stage has read by now, and how many wait for it."""
-        source, _, slow = (vertex["metrics"] for vertex in self.told()["vertices"])
+        source, _, slow = (vertex["metrics"] for vertex in self.answer()["vertices"])
         read = slow["read-records"]
         return time.monotonic(), read, source["write-records"] - read
 
@@ -143,7 +143,7 @@ class Job:
 
     def checkpoints(self, since: float) -> list[dict[str, Any]]:
         """The completed ones that were triggered since."""
-        done = [c for c in self.told("/checkpoints")["history"] if c["status"] == "COMPLETED"]
+        done = [c for c in self.answer("/checkpoints")["history"] if c["status"] == "COMPLETED"]
         return [c for c in done if c["trigger_timestamp"] / 1000 >= since]
 
 

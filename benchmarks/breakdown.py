@@ -102,9 +102,9 @@ def spark_jobs(
         one = every.apply(number)
         if not (one.completionTime().isDefined() and one.description().isDefined()):
             continue
-        told = one.description().get().splitlines()
-        batch = next((line for line in told if line.startswith("batch = ")), None)
-        if batch is None or f"runId = {run_id}" not in told or one.numCompletedStages() < 2:
+        description = one.description().get().splitlines()
+        batch = next((line for line in description if line.startswith("batch = ")), None)
+        if batch is None or f"runId = {run_id}" not in description or one.numCompletedStages() < 2:
             continue
         ids = one.stageIds()
         stages = [store.lastStageAttempt(ids.apply(place)) for place in range(ids.size())]

@@ -91,11 +91,11 @@ def main(runs: int, seconds: float, write: bool) -> None:
             for name, interval in INTERVALS.items():
                 pace, share, completed = measure(spark, Path(folder), interval, seconds)
                 results.runs[case][name].append(pace)
-                told = f"{pace:>9,.0f} rows/s, {completed} completed"
+                shown = f"{pace:>9,.0f} rows/s, {completed} completed"
                 if name != NONE and share is not None:
                     shares.runs[case].setdefault(name, []).append(share)
-                    told += f", {share:.1f} %"
-                print(f"{name:<14} {told}", flush=True)
+                    shown += f", {share:.1f} %"
+                print(f"{name:<14} {shown}", flush=True)
         spark.stop()
     for measured in (results, shares):
         measured.show(case)

@@ -84,7 +84,7 @@ def differences(
     Args:
         actual: rows of the job.
         expected: rows of the oracle.
-        key: the columns that tell one row from another.
+        key: the columns that make a row unique.
     """
     names = [key] if isinstance(key, str) else list(key)
     if set(actual.columns) != set(expected.columns):
@@ -193,9 +193,9 @@ def _as(column: pd.Series, type_: str) -> pd.Series:
 def _told(what: str, rows: pd.DataFrame, columns: list[str]) -> list[str]:
     if rows.empty:
         return []
-    told = ["expected" if name.endswith(" expected") else name for name in columns]
+    titles = ["expected" if name.endswith(" expected") else name for name in columns]
     examples = [
-        ", ".join(f"{name} {value}" for name, value in zip(told, row, strict=True))
+        ", ".join(f"{name} {value}" for name, value in zip(titles, row, strict=True))
         for row in rows[columns].head(_EXAMPLES).itertuples(index=False, name=None)
     ]
     more = "; ..." if len(rows) > _EXAMPLES else ""

@@ -57,7 +57,7 @@ def done(*ends: str | None, start_ms: int = 0, end_ms: int = 0) -> BatchDone:
 
 
 class Job:
-    """Backpressure with a clock to set, a bound of 150 bytes unless told."""
+    """Backpressure with a clock to set, a bound of 150 bytes by default."""
 
     def __init__(self, files: Files, bound: int | None = 150) -> None:
         self.now = 0
@@ -178,7 +178,7 @@ def test_time_that_a_stage_waits_is_not_busy(files: Files) -> None:
 
 
 def test_a_log_that_cannot_be_read_is_not_a_backlog_of_nothing(files: Files) -> None:
-    """Who asks is told that it is not known; a stage that must know fails, and tries again."""
+    """Who asks learns that it is not known; a stage that must know fails, and tries again."""
     job = Job(files)
     files.broken = True
     assert job.given.load("a").backlogs is None

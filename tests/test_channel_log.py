@@ -1,4 +1,4 @@
-"""What a reader has not read, told from the log of the channel alone."""
+"""What a reader has not read, found in the log of the channel alone."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_log_that_does_not_count_its_rows(channel: Channel) -> None:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_commits_that_others_have_read_are_forgotten(seed: int) -> None:
-    """Two readers at their own pace: each is told what it has not read, and little stays."""
+    """Two readers at their own pace: each gets what it has not read, and little stays."""
     draw = random.Random(seed)
     channel = Channel()
     sizes = [0]
@@ -111,6 +111,6 @@ def test_commits_that_others_have_read_are_forgotten(seed: int) -> None:
         ends = list(accumulate(sizes))
         for version, index in readers:
             unread = ends[-1] - ends[version]
-            told = followed.backlog("s", position(version, index), NOW)
-            assert (told.rows, told.commits) == (10 * unread, len(sizes) - 1 - version)
+            backlog = followed.backlog("s", position(version, index), NOW)
+            assert (backlog.rows, backlog.commits) == (10 * unread, len(sizes) - 1 - version)
     assert len(followed._commits) <= len(sizes) - min(version for version, _ in readers)

@@ -1,4 +1,4 @@
-"""What a checkpoint has overtaken, told from the log of the channel alone."""
+"""What a checkpoint has overtaken, found in the log of the channel alone."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_a_newer_driver_gets_the_lock_when_the_holder_lets_go(tmp_path, start) -
 
 
 def test_a_holder_that_does_not_let_go_keeps_the_lock(tmp_path, start, monkeypatch) -> None:
-    """The newer is told who holds it and what to do, and withdraws its note."""
+    """The newer learns who holds it and what to do, and withdraws its note."""
     older = start("stubborn")
     assert said(older) == "held"
     monkeypatch.setattr(lock, "TAKEOVER_WAIT_S", 0.5)

@@ -162,7 +162,7 @@ def cut(checkpoint_id: int, attempt: int = 1, begun: int | None = 0) -> SinkCut:
 
 
 def test_what_is_undone_is_told_oldest_first() -> None:
-    """Version, operation and time; a compaction is not told of, and one before them stays."""
+    """Version, operation and time; a compaction is not named, and one before them stays."""
     table = Table()
     for epoch in (1, 2, 2, 3):
         table.write("j", 1, epoch)
@@ -200,14 +200,17 @@ def test_a_foreign_commit_that_would_be_undone_is_a_problem_and_named() -> None:
     table.append()
     table.write("other", 1, 1)
     table.write("j", 1, 3)
-    told = [f"version {n} (WRITE, 2026-01-02 09:00:00 UTC)" for n in range(7)]
+    commits = [f"version {n} (WRITE, 2026-01-02 09:00:00 UTC)" for n in range(7)]
     planned = table.plan(cut(1))
     (problem,) = planned.problems
-    assert f"since version 2, and to put it back would undo them: {told[4]}; {told[5]}" in problem
-    assert (planned.then, planned.undone) == (2, (told[3], told[6]))
-    assert planned.note == f"not this job's, and stays: {told[2]}"
-    note = f"not this job's, and stays: {told[4]}; {told[5]}"
-    assert table.plan(cut(2)) == SinkRestore("t", 6, 5, (told[6],), note=note)
+    assert (
+        f"since version 2, and to put it back would undo them: {commits[4]}; {commits[5]}"
+        in problem
+    )
+    assert (planned.then, planned.undone) == (2, (commits[3], commits[6]))
+    assert planned.note == f"not this job's, and stays: {commits[2]}"
+    note = f"not this job's, and stays: {commits[4]}; {commits[5]}"
+    assert table.plan(cut(2)) == SinkRestore("t", 6, 5, (commits[6],), note=note)
     assert table.plan(cut(3)) == SinkRestore("t", 6)
 
 

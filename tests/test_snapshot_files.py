@@ -1,4 +1,4 @@
-"""What a worker does with STATE and REPORT pages on the way: files, and what the driver is told."""
+"""What a worker does with STATE and REPORT pages on the way: files, and what the driver gets."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def messages_of(files: SnapshotFiles) -> list[dict[str, Any]]:
     return [json.loads(text) for text in files.messages()]
 
 
-def in_files(folder: Path, told: list[dict[str, Any]]) -> dict[tuple[str, int], list[Any]]:
-    """By stage and checkpoint what the files have that were told of."""
+def in_files(folder: Path, messages: list[dict[str, Any]]) -> dict[tuple[str, int], list[Any]]:
+    """By stage and checkpoint what the files have that were named."""
     found: dict[tuple[str, int], list[Any]] = {}
-    for each in told:
+    for each in messages:
         stage, checkpoint_id, action = each["state"]
         table = pq.ParquetFile(folder / stage / action["add"]["path"]).read()
         rows = table.select(["key_group", "op", "k", "n"]).to_pylist()
@@ -87,7 +87,7 @@ def test_no_more_than_so_much_is_gathered(tmp_path: Path, monkeypatch: pytest.Mo
     files = SnapshotFiles({"left": history(tmp_path / "left")})
     for page in pages:
         files.take(page_batch([page]))
-    told = messages_of(files)
-    assert len(told) == 3
+    messages = messages_of(files)
+    assert len(messages) == 3
     due = [(number, "upsert", number, number) for number in range(5)]
-    assert in_files(tmp_path, told) == {("left", 3): due}
+    assert in_files(tmp_path, messages) == {("left", 3): due}

@@ -142,8 +142,8 @@ def test_an_epoch_is_behind_a_stage_once_its_batch_is_committed():
     assert gathered(facts=facts, commits=(5, 5)).channels[1].committed == 6
     assert gathered(facts=facts, commits=(3, 9)).channels[1].committed == 0
     assert gathered(commits=(9, 9)).channels[1].committed == 0
-    by_hand = completed(8, 2, {"a": 0, "b": 0}, derived_from=5, incarnation=9)
-    assert gathered(facts=[*facts, by_hand]).channels[1].committed == 5
+    written = completed(8, 2, {"a": 0, "b": 0}, derived_from=5, incarnation=9)
+    assert gathered(facts=[*facts, written]).channels[1].committed == 5
 
 
 def test_the_batches_of_a_chain_are_committed_under_its_first_stage():
@@ -199,7 +199,7 @@ def test_deleted_and_compacted_facts_and_savepoints():
     }
 
 
-def test_a_savepoint_written_by_hand_is_nothing_that_the_job_goes_on_from():
+def test_a_written_savepoint_is_nothing_that_the_job_goes_on_from():
     """So what it does go on from is read, even deleted, though the other is newer."""
     facts = [
         completed(5, 2, {"a": 1}, type="SAVEPOINT"),
@@ -213,7 +213,7 @@ def test_a_savepoint_written_by_hand_is_nothing_that_the_job_goes_on_from():
 
 
 def test_a_root_without_an_attempt_is_refused():
-    """It holds a savepoint written by hand at most, and a job begins with that."""
+    """It holds a written savepoint at most, and a job begins with that."""
     root = memory()
     root.tables[LAYOUT.attempts] = []
     with pytest.raises(NotFoundError, match="no attempt of a job was ever started under '/job'"):
@@ -230,6 +230,6 @@ def test_what_a_sink_holds():
 
 def test_a_checkpoint_is_read_as_its_attempt_wrote_it():
     """The stage's table of then, not of now."""
-    stock = gather(memory(), LAYOUT, {})
-    assert stock.columns("a", 3).table == "a"
-    assert stock.stages.newest["a"].table == "a.2"
+    found = gather(memory(), LAYOUT, {})
+    assert found.columns("a", 3).table == "a"
+    assert found.stages.newest["a"].table == "a.2"

@@ -49,8 +49,8 @@ def ask_to_delete(root: str, checkpoint_ids: Sequence[int]) -> str:
     return _write(Reader(root), delete=list(checkpoint_ids))
 
 
-def _write(reader: Reader, **wish: Any) -> str:
-    row = {"request": uuid.uuid4().hex, "requested_at": datetime.now(timezone.utc), **wish}
+def _write(reader: Reader, **request: Any) -> str:
+    row = {"request": uuid.uuid4().hex, "requested_at": datetime.now(timezone.utc), **request}
     table = pa.Table.from_pylist([row], schema=REQUESTS)
     try:
         # A table of an earlier version gets the columns that it lacks.
@@ -91,8 +91,8 @@ def await_answer(root: str, request: str, incarnation: int, timeout_s: float) ->
             if answer["kind"] == FactKind.COMPLETED.value:
                 return int(answer["checkpoint_id"])
             why = answer["reason"] and f"{answer['reason']}: {sentence_of(answer['reason'])}"
-            told = "; ".join(part for part in (why, answer["cause"]) if part)
-            raise SavepointFailedError(f"there is no savepoint: {told}")
+            reasons = "; ".join(part for part in (why, answer["cause"]) if part)
+            raise SavepointFailedError(f"there is no savepoint: {reasons}")
         if newest != incarnation or ended:
             raise SavepointFailedError(
                 f"driver incarnation {incarnation} has gone without an answer; ask again when the "

@@ -186,7 +186,7 @@ def gc(
         click.echo(f"stays: {line}")
 
 
-def _wish(_: click.Context, __: click.Parameter, text: str) -> str:
+def _restore_from(_: click.Context, __: click.Parameter, text: str) -> str:
     try:
         parse_target(text)
     except ValueError as expected:
@@ -206,9 +206,9 @@ def _wish(_: click.Context, __: click.Parameter, text: str) -> str:
 @click.option("--plan", "plan_only", is_flag=True, help="Only show what would be done.")
 @click.option(
     "--from",
-    "wish",
+    "target",
     required=True,
-    callback=_wish,
+    callback=_restore_from,
     metavar="CHECKPOINT",
     help="latest, ID, or PATH#ID of another storage root, of which this becomes a fork.",
 )
@@ -218,7 +218,7 @@ def restore(
     args: tuple[str, ...],
     conf: tuple[str, ...],
     plan_only: bool,
-    wish: str,
+    target: str,
     storage: str | None,
     properties_file: Path | None,
     as_json: bool,
@@ -237,7 +237,7 @@ def restore(
     settings = {**({STORAGE_SETTING: root} if root else {}), **dict(map(pair, conf))}
     program = [script, *args]
     spark_submit = submit.spark_submit()
-    options = submit.options({**settings, _RESTORE: wish}, properties_file)
+    options = submit.options({**settings, _RESTORE: target}, properties_file)
     if not plan_only:
         submit.become([spark_submit, *options, *program])
     document = submit.plan_of([spark_submit, *options], program)
@@ -321,7 +321,7 @@ def delete(
     if as_json:
         click.echo(documents.text(documents.deletion(record, answer)))
     else:
-        console.print(_told(answer, record, root), soft_wrap=True)
+        console.print(_answer_text(answer, record, root), soft_wrap=True)
 
 
 def _confirm(question: str, as_json: bool) -> None:
@@ -338,7 +338,7 @@ def _delete(root: str, checkpoint_ids: list[int], timeout: float) -> str:
         return "DELETED" if asking.await_deletion(root, request, timeout) else "STANDS"
 
 
-def _told(answer: str, record: DeletionRecord, root: str) -> str:
+def _answer_text(answer: str, record: DeletionRecord, root: str) -> str:
     which = _these(record.checkpoints)
     match answer:
         case "DELETED":
@@ -368,10 +368,10 @@ def _show_plan(document: documents.Document, arguments: Sequence[str]) -> None:
     elif document["restores"]:
         origin = document["origin"]
         which = f"{origin['root']}#" if document["fork"] else ""
-        wish = f"{which}{origin['checkpoint_id']}"
+        target = f"{which}{origin['checkpoint_id']}"
         console.print("Nothing was changed. To do it, stop the job if it runs, then:")
         console.print(
-            shlex.join(["absflow", "restore", "--from", wish, *arguments]), soft_wrap=True
+            shlex.join(["absflow", "restore", "--from", target, *arguments]), soft_wrap=True
         )
     else:
         console.print(f"Nothing would be restored: the program does not heed {_RESTORE}.")

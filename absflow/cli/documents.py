@@ -169,5 +169,5 @@ def _stage(stage: StageManifest) -> Document:
     report = asdict(stage.report)
     report["snapshot_id"] = report.pop("checkpoint_id")
     row = stage_row(stage)
-    told = {name: row[name] for name in ("in_flight", "busy", "backpressured", "backlogs")}
-    return {**report, **told, "lineage": list(stage.lineage)}
+    others = {name: row[name] for name in ("in_flight", "busy", "backpressured", "backlogs")}
+    return {**report, **others, "lineage": list(stage.lineage)}

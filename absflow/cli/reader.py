@@ -163,7 +163,7 @@ class Reader:
 
     def retention(self, policy: RetentionPolicy) -> RetentionRecord:
         """What retention would do now, and why the rest stays."""
-        there = self._stock().inventory
+        there = self._inventory().inventory
         return RetentionRecord(plan(there, policy), explain(there, policy))
 
     def deletion(self, checkpoint_ids: Collection[int]) -> DeletionRecord:
@@ -177,25 +177,25 @@ class Reader:
         for record in records:
             if record.status is not Status.COMPLETED:
                 raise self._no_checkpoint(record.checkpoint_id)
-        stock = self._stock()
-        refused = judge(stock.inventory, Deletion("", tuple(ids))).refused
-        frees = () if refused else freed(stock.inventory, ids)
-        return DeletionRecord(records, refused, frees, self._size(stock, frees))
+        found = self._inventory()
+        refused = judge(found.inventory, Deletion("", tuple(ids))).refused
+        frees = () if refused else freed(found.inventory, ids)
+        return DeletionRecord(records, refused, frees, self._size(found, frees))
 
-    def _stock(self) -> JobInventory:
+    def _inventory(self) -> JobInventory:
         started = ds.field("kind") == AttemptFact.READY.value
         ready = self._read(self._layout.attempts, started, ["attempt", "details"])
         newest = max(ready, key=lambda row: int(row["attempt"]), default=None)
         sinks = json.loads(newest["details"]).get("on_checkpoint", {}) if newest else {}
-        return gather(_Shelf(self), self._layout, sinks)
+        return gather(_FileReader(self), self._layout, sinks)
 
-    def _size(self, stock: JobInventory, actions: Sequence[Action]) -> int:
+    def _size(self, found: JobInventory, actions: Sequence[Action]) -> int:
         """The bytes of all files of the sets that would be deleted."""
         return sum(
             file["size_bytes"]
             for action in actions
             if isinstance(action, DeleteSets)
-            for table, there in stock.sets[action.stage].items()
+            for table, there in found.sets[action.stage].items()
             if not there.isdisjoint(action.set_ids)
             for file in self._log_of(self._layout.state(table))
             if file["partition.set_id"] in action.set_ids
@@ -221,7 +221,7 @@ class Reader:
         rows = self._read(self._layout.attempts, None, ["incarnation", "kind"])
         newest = max(row["incarnation"] for row in rows)
         kinds = [row["kind"] for row in rows if row["incarnation"] == newest]
-        if AttemptFact.WRITTEN in kinds:  # whoever writes a savepoint by hand runs no job
+        if AttemptFact.WRITTEN in kinds:  # whoever writes a savepoint runs no job
             return newest, "ended"
         ends = (kind for kind in kinds if kind in {AttemptFact.ENDED, AttemptFact.FAILED})
         return newest, next((kind.lower() for kind in ends), "")
@@ -303,7 +303,7 @@ class Reader:
             raise StorageError(f"could not read table {table!r}: {seen}") from error
 
 
-class _Shelf:
+class _FileReader:
     """A storage root as :func:`absflow.facts.inventory.gather` looks into it."""
 
     def __init__(self, reader: Reader) -> None:

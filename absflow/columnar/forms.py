@@ -29,7 +29,7 @@ RowFunction = Callable[
 ]
 
 # Without these a column of integers would be int64 in one batch and, for a null in it, float64 in
-# the next, which cannot tell 2**53 + 1 from 2**53.
+# the next, which cannot hold 2**53 + 1.
 _NULLABLE: Mapping[pa.DataType, pd.api.extensions.ExtensionDtype] = {
     pa.int8(): pd.Int8Dtype(),
     pa.int16(): pd.Int16Dtype(),

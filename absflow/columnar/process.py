@@ -1,4 +1,4 @@
-"""The user's process function: what it is given, what it returns, and how its errors are told.
+"""The user's process function: what it is given, what it returns, and how its errors are named.
 
 A columnar function is called once per key group, input and epoch of a micro-batch with all rows at
 once, never once per row or key::

@@ -27,7 +27,7 @@ class Claim:
 
     Attributes:
         incarnation: this driver's number: higher than that of any before it.
-        fence: tells this driver of a newer one.
+        fence: notices a newer driver.
         lock: of the storage root; to be released once nothing of the job runs.
     """
 

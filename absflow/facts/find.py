@@ -30,7 +30,7 @@ from absflow.storage.layout import Layout
 
 __all__ = ["FoundCheckpoint", "find_checkpoint"]
 
-# What tells whose a checkpoint is.
+# By these columns it is known whose a checkpoint is.
 _WHOSE = ("attempt", "incarnation", "derived_from")
 
 
@@ -60,7 +60,7 @@ class FoundCheckpoint:
 def find_checkpoint(
     spark: SparkSession, files: Files, root: str, checkpoint_id: int | None
 ) -> FoundCheckpoint:
-    """The checkpoint ``checkpoint_id`` under a storage root (None: the latest of its line).
+    """The checkpoint ``checkpoint_id`` under a storage root (None: the latest of its branch).
 
     Raises:
         NotFoundError: there is none.

@@ -84,23 +84,23 @@ class JobInventory:
         return self.stages.by_attempt[self.whose[checkpoint_id]][stage]
 
 
-def gather(shelf: StorageReader, layout: Layout, sinks: Mapping[str, str]) -> JobInventory:
+def gather(reader: StorageReader, layout: Layout, sinks: Mapping[str, str]) -> JobInventory:
     """Look into the storage root of a job that may be running.
 
     Args:
-        shelf: how to look.
+        reader: how to look.
         layout: where things lie.
         sinks: the stage of each on-checkpoint sink of the job.
 
     Raises:
         NotFoundError: no attempt of a job was ever started there.
     """
-    started = shelf.rows(layout.attempts, _STARTS)
+    started = reader.rows(layout.attempts, _STARTS)
     attempts = _attempts(layout.root, started)
     current = attempts[-1]
     # Before the facts: what completes in between must be known, as pending or as completed.
-    triggers = shelf.rows(layout.barriers, _TRIGGERS, ("attempt", [current.attempt]))
-    facts = shelf.rows(layout.checkpoints, _FACTS)
+    triggers = reader.rows(layout.barriers, _TRIGGERS, ("attempt", [current.attempt]))
+    facts = reader.rows(layout.checkpoints, _FACTS)
     whole = {r["checkpoint_id"]: r for r in facts if r["kind"] == "COMPLETED"}
     done = {n: r["attempt"] for n, r in whole.items()}
     graph = next(json.loads(r["details"]) for r in started if _is_start_of(r, current.attempt))
@@ -111,10 +111,10 @@ def gather(shelf: StorageReader, layout: Layout, sinks: Mapping[str, str]) -> Jo
     own = {n for n, attempt in done.items() if attempt == current.attempt and n not in written}
     bases = [max(some) for some in (own, own - savepoints) if some]
     there = done.keys() - deleted_of(facts)
-    manifests = _manifests(shelf, layout, {*there, *bases, origins[current.attempt]} & {*done})
+    manifests = _manifests(reader, layout, {*there, *bases, origins[current.attempt]} & {*done})
     sets = {
-        stage: {table: shelf.values(layout.state(table), "set_id") for table in sorted(tables)}
-        for stage, tables in _tables(stages, shelf.names(layout.states)).items()
+        stage: {table: reader.values(layout.state(table), "set_id") for table in sorted(tables)}
+        for stage, tables in _tables(stages, reader.names(layout.states)).items()
     }
     inventory = Inventory(
         attempts=origins,
@@ -127,19 +127,19 @@ def gather(shelf: StorageReader, layout: Layout, sinks: Mapping[str, str]) -> Jo
         **_under_way(triggers, facts),
         sets={stage: frozenset().union(*there.values()) for stage, there in sets.items()},
         channels=_channels(
-            shelf,
+            reader,
             layout,
             current.attempt,
             graph,
-            # A savepoint written by hand was taken in no batch.
+            # A written savepoint was taken in no batch.
             {n: manifest for n, manifest in manifests.items() if n in own},
         ),
         sinks=tuple(
-            Sink(name, stage, _published(shelf, layout, current.attempt, name, started, done))
+            Sink(name, stage, _published(reader, layout, current.attempt, name, started, done))
             for name, stage in sinks.items()
         ),
-        working=_attempts_in(shelf.names(layout.works)),
-        positions=_attempts_in(shelf.names(layout.positions)),
+        working=_attempts_in(reader.names(layout.works)),
+        positions=_attempts_in(reader.names(layout.positions)),
     )
     return JobInventory(inventory, stages, {n: whose(r) for n, r in whole.items()}, sets)
 
@@ -184,10 +184,10 @@ def _under_way(triggers: Iterable[Row], facts: Iterable[Row]) -> dict[str, Any]:
 
 
 def _manifests(
-    shelf: StorageReader, layout: Layout, wanted: Collection[int]
+    reader: StorageReader, layout: Layout, wanted: Collection[int]
 ) -> dict[int, list[Row]]:
     """The manifests that may be needed: of what is there, and of what the job goes on from."""
-    rows = shelf.rows(
+    rows = reader.rows(
         layout.checkpoints, ("checkpoint_id", "kind", "stages"), ("checkpoint_id", wanted)
     )
     return {r["checkpoint_id"]: r["stages"] for r in rows if r["kind"] == "COMPLETED"}
@@ -220,7 +220,7 @@ def _tables(stages: Stages, there: Collection[str]) -> dict[str, set[str]]:
 
 
 def _channels(
-    shelf: StorageReader,
+    reader: StorageReader,
     layout: Layout,
     current: int,
     graph: Mapping[str, Any],
@@ -231,16 +231,16 @@ def _channels(
     ``manifests`` are those of the current attempt: another one's batches have other numbers.
     """
     committed = {
-        stage: _committed(shelf, layout, _first_of_chain(graph, stage), current) for stage in graph
+        stage: _committed(reader, layout, _first_of_chain(graph, stage), current) for stage in graph
     }
     found = []
-    for stage in shelf.names(layout.channels):
-        for attempt in sorted(_attempts_in(shelf.names(f"{layout.channels}/{stage}"))):
+    for stage in reader.names(layout.channels):
+        for attempt in sorted(_attempts_in(reader.names(f"{layout.channels}/{stage}"))):
             if attempt != current or stage not in graph:
                 found.append(Channel(stage, attempt))
                 continue
             takers = [stage, *(n for n, d in graph.items() if _reads(d, stage))]
-            epochs = shelf.values(layout.channel(stage, attempt), "_epoch")
+            epochs = reader.values(layout.channel(stage, attempt), "_epoch")
             upto = _behind(stage, takers, committed, manifests)
             found.append(Channel(stage, attempt, epochs, upto))
     return tuple(found)
@@ -280,14 +280,14 @@ def _behind(
     return upto
 
 
-def _committed(shelf: StorageReader, layout: Layout, stage: str, attempt: int) -> int:
+def _committed(reader: StorageReader, layout: Layout, stage: str, attempt: int) -> int:
     """The newest batch in Spark's commit log; -1 if there is none."""
-    names = shelf.names(f"{layout.spark_checkpoint(stage, attempt)}/commits")
+    names = reader.names(f"{layout.spark_checkpoint(stage, attempt)}/commits")
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
 def _published(
-    shelf: StorageReader,
+    reader: StorageReader,
     layout: Layout,
     current: int,
     sink: str,
@@ -295,7 +295,7 @@ def _published(
     done: Mapping[int, int],
 ) -> dict[int, int]:
     """What a sink holds: the newest checkpoint, by its attempt."""
-    noted = shelf.read(layout.published(sink, current))
+    noted = reader.read(layout.published(sink, current))
     begun = (
         json.loads(r["details"])["published"].get(sink)
         for r in started

@@ -40,7 +40,7 @@ __all__ = [
 
 
 def written_savepoints(rows: Iterable[Mapping[str, Any]]) -> dict[int, WrittenSavepoint]:
-    """The savepoints in rows of ``checkpoints`` that were written by hand, by id."""
+    """The written savepoints in rows of ``checkpoints``, by id."""
     return {
         row["checkpoint_id"]: WrittenSavepoint(row["derived_from"], row["incarnation"])
         for row in rows
@@ -128,8 +128,8 @@ def stage_of(row: Mapping[str, Any]) -> StageManifest:
     known["in_flight"] = {state.input: state.position for state in in_flight}
     load = None
     if row.get("busy") is not None:  # a table of an earlier version has no such column
-        told = row["backlogs"]
-        backlogs = None if told is None else tuple(Backlog(**each) for each in told)
+        rows = row["backlogs"]
+        backlogs = None if rows is None else tuple(Backlog(**each) for each in rows)
         load = Load(row["busy"], row["backpressured"], backlogs)
     return StageManifest(StageReport(**known), tuple(row["lineage"]), in_flight, load)
 

@@ -27,7 +27,7 @@ class SavepointRequest:
     """A savepoint is wanted.
 
     Attributes:
-        request: names the wish.
+        request: names it.
         stop: the job is to stop with it.
         drain: no stage is to go on behind it.
     """
@@ -48,7 +48,7 @@ class Requests:
         self._log = LogTail(files.read, files.names, self._path)
         # What stands since before this driver may be in no commit behind the log's checkpoint.
         self._news = self._log.version >= 0
-        self._told: set[str] = set()
+        self._seen: set[str] = set()
 
     def poll(self) -> list[SavepointRequest | Deletion]:
         """What is new, in its order; costs one look for a file if nothing is."""
@@ -60,8 +60,8 @@ class Requests:
         if "delete" in table.columns:
             mine |= F.col("delete").isNotNull()
         found = table.where(mine).orderBy("requested_at").toArrow().to_pylist()
-        rows = [row for row in found if row["request"] not in self._told]
-        self._told.update(row["request"] for row in rows)
+        rows = [row for row in found if row["request"] not in self._seen]
+        self._seen.update(row["request"] for row in rows)
         return [
             Deletion(row["request"], tuple(row["delete"]))
             if row.get("delete") is not None

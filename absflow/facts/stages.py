@@ -34,13 +34,13 @@ __all__ = [
     "whose",
 ]
 
-# An attempt and 0, or NO_ATTEMPT and the incarnation that wrote a savepoint by hand.
+# An attempt and 0, or NO_ATTEMPT and the incarnation that wrote a savepoint.
 Whose = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The stages of a job, as each of its attempts had them, and each savepoint written by hand.
+    """The stages of a job, as each of its attempts had them, and each written savepoint.
 
     Attributes:
         by_attempt: the stages by name; what is to be believed goes behind what is not.
@@ -79,7 +79,7 @@ def stages_of(rows: Iterable[Mapping[str, Any]]) -> Stages:
     >>> stages_of([{"kind": "STARTED", "attempt": 2, "incarnation": 5, "details": text}]).newest
     {'legs': StageColumns(stage='legs', key=('tailnum',), state=(), table='legs.2')}
     """
-    # What an attempt says of a stage goes before what a savepoint written by hand does.
+    # What an attempt says of a stage goes before what a written savepoint says.
     described = [
         (
             (row["attempt"], 0 if row["kind"] == AttemptFact.STARTED else row["incarnation"]),

@@ -212,7 +212,7 @@ class FactWriter:
         )
 
     def completed(self) -> tuple[dict[int, int], dict[int, WrittenSavepoint]]:
-        """The attempt of each completed checkpoint, by id, and those that were written by hand."""
+        """The attempt of each completed checkpoint, by id, and the written savepoints."""
         done = FactKind.COMPLETED.value
         rows = [row for row in self._checkpoints.rows() if row["kind"] == done]
         return {row["checkpoint_id"]: row["attempt"] for row in rows}, written_savepoints(rows)
@@ -276,7 +276,7 @@ class FactWriter:
     def _goes_on_from(self, rows: list[dict[str, Any]], origin: Origin | None) -> Manifest | None:
         """The newest checkpoint that the attempt has taken, else the one that it began with."""
         completed = [row for row in rows if row["kind"] == FactKind.COMPLETED.value]
-        # It does not go on from a savepoint that was written by hand and not restored.
+        # It does not go on from a written savepoint that was not restored.
         mine = [r for r in completed if r["attempt"] == self._attempt and r["derived_from"] is None]
         if origin is not None and not mine:
             mine = [row for row in completed if row["checkpoint_id"] == origin.checkpoint_id]

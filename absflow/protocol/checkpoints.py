@@ -199,8 +199,8 @@ class StageManifest:
 class Manifest:
     """The record that makes a checkpoint exist; written by one commit and never changed.
 
-    ``request`` is the wish that a savepoint answers; a checkpoint of the clock answers none.
-    ``derived_from`` is the checkpoint that a savepoint was made from that was written by hand, 0 if
+    ``request`` is the request that a savepoint answers; a checkpoint of the clock answers none.
+    ``derived_from`` is the checkpoint that a written savepoint was made from, 0 if
     from nothing; None for what the job itself has taken.
     """
 

@@ -77,7 +77,7 @@ class Meter:
         self._waiting = None
 
     def done(self, batch_id: int, start_ms: int, end_ms: int) -> None:
-        """A trigger is over; told when it is known, which may be behind the next one's begin."""
+        """A trigger is over; called when it is known, which may be behind the next one's begin."""
         self._ran.append((start_ms, end_ms))
         if batch_id == self._batch:
             self._began = None

@@ -7,7 +7,7 @@ must have emitted for given source positions, and compare that with the tables:
 * ids: triggers rise, completions rise but for savepoints, and every trigger has come to a terminal
   fact;
 * savepoints: one stands alone, is never subsumed, and every request has one answer;
-* stops: the job stops by itself when it was told to, failed, finished, or the savepoint of a stop
+* stops: the job stops by itself when it was asked to, failed, finished, or the savepoint of a stop
   completed, and then it does stop;
 * consistent cut: what the history sets along a manifest's lineage add up to is the state after
   exactly the source rows up to the manifest's positions, for every stage, and so is the output
@@ -177,9 +177,9 @@ def _savepoints(tables: Tables) -> Iterator[str]:
         if fact.request != asked.get(fact.checkpoint_id, fact.request):
             yield f"checkpoint {fact.checkpoint_id} answers {fact.request!r}, not what was asked"
     answers = Counter([*(fact.request for fact in tables.facts), *tables.refusals])
-    for wish in tables.wishes:
-        if answers[wish.request] > 1:
-            yield f"{wish.request} has {answers[wish.request]} answers"
+    for request in tables.requests:
+        if answers[request.request] > 1:
+            yield f"{request.request} has {answers[request.request]} answers"
 
 
 def _stops(tables: Tables) -> Iterator[str]:
@@ -358,5 +358,5 @@ def _end(graph: Graph, tables: Tables, due: _Due, emitted: Mapping[str, _Emitted
     for row in _triggers(tables):
         if status_of(row.barrier.checkpoint_id, tables.facts) is Status.PENDING:
             yield f"stuck: checkpoint {row.barrier.checkpoint_id} has come to no end"
-    for wish in tables.unanswered():
-        yield f"{wish.request} has no answer"
+    for request in tables.unanswered():
+        yield f"{request.request} has no answer"

@@ -59,7 +59,7 @@ class Driver:
         self._scene = scene
         self._writes: deque[Process] = deque()
         self._writing = False
-        self._told: set[RootInput] = set()
+        self._seen: set[RootInput] = set()
         tables = scene.tables
         triggers = tuple(row for row in tables.barriers if isinstance(row, Triggered))
         ended = frozenset(row for row in tables.barriers if isinstance(row, RootInput))
@@ -76,7 +76,7 @@ class Driver:
         )
         self._run = Run(began=len(tables.facts))
         tables.runs.append(self._run)
-        scene.story.tell("driver", "starts", newest, f"next is {self.state.next_id}")
+        scene.story.note("driver", "starts", newest, f"next is {self.state.next_id}")
         for action in actions:
             self._do(action)
         scene.clock.spawn(self._ticks(), life)
@@ -92,7 +92,7 @@ class Driver:
         pending = self.state.pending.items()
         return next((n for n, p in pending if p.phase is Phase.FINALIZING), None)
 
-    def tell(self, event: Event) -> None:
+    def post(self, event: Event) -> None:
         """Step the machine and do what it asks for."""
         self.state, actions = machine.step(self.state, event)
         pending.validate(self.state)
@@ -105,24 +105,24 @@ class Driver:
     def stop(self) -> None:
         """A person stops the job."""
         self._run.why = "a person wants it"
-        self.tell(StopRequested())
+        self.post(StopRequested())
 
     def listen(self) -> bool:
-        """Tell the machine of every request without an answer; whether there was any.
+        """Post every request without an answer; whether there was any.
 
         Again and again until it has one, but not while a write is under way: that may be it.
         """
         unanswered = self._scene.tables.unanswered() if self.idle else []
-        for wish in unanswered:
+        for request in unanswered:
             now_ms = self._scene.clock.now_ms
-            self.tell(SavepointRequested(wish.request, now_ms, wish.stop))
+            self.post(SavepointRequested(request.request, now_ms, request.stop))
         return bool(unanswered)
 
     def report(self, report: StageReport) -> None:
         """A stage sends its report; it may be lost, late or repeated."""
         faults, story = self._scene.faults, self._scene.story
         if faults.strike("report_lost"):
-            story.tell("message", "report is lost", report.checkpoint_id, report.stage)
+            story.note("message", "report is lost", report.checkpoint_id, report.stage)
             story.mark("report lost")
             return
         late = faults.strike("report_late")
@@ -140,32 +140,32 @@ class Driver:
         self._scene.clock.spawn(self._deliver(failed), self.life, wait_ms)
 
     def _deliver(self, event: Event) -> Process:
-        self.tell(event)
+        self.post(event)
         yield from ()
 
     def _receive(self, report: StageReport) -> Process:
         """Take a report in, then look for its set until it is there or of no use."""
         checkpoint_id, stage = report.checkpoint_id, report.stage
-        self._scene.story.tell("driver", "hears", checkpoint_id, f"stage {stage}")
-        self.tell(StageReported(report))
+        self._scene.story.note("driver", "gets report", checkpoint_id, f"stage {stage}")
+        self.post(StageReported(report))
         sets = self._scene.tables.histories[stage].sets
         while checkpoint_id in self.state.pending:
             if not report.rows_changed or checkpoint_id in sets:
-                self.tell(HistoryFound(checkpoint_id, stage))
+                self.post(HistoryFound(checkpoint_id, stage))
                 return
             yield _POLL_MS
 
     def _ticks(self) -> Process:
         tables, topology = self._scene.tables, self._scene.knobs.graph.topology
         while True:
-            for root in sorted(topology.roots - self._told):
+            for root in sorted(topology.roots - self._seen):
                 read = tables.stages[root.stage].end_of(root.name)
                 if read == len(tables.rows[root.name]):
-                    self._told.add(root)
-                    self._scene.story.tell("driver", "input exhausted", None, str(root))
-                    self.tell(InputExhausted(root))
+                    self._seen.add(root)
+                    self._scene.story.note("driver", "input exhausted", None, str(root))
+                    self.post(InputExhausted(root))
             self.listen()
-            self.tell(Tick(self._scene.clock.now_ms))
+            self.post(Tick(self._scene.clock.now_ms))
             yield _TICK_MS
 
     def _do(self, action: Action) -> None:
@@ -173,45 +173,45 @@ class Driver:
         match action:
             case WriteBarrier(barrier, kind, request):
                 detail = request or f"base {barrier.base_id}"
-                story.tell("driver", "triggers", barrier.checkpoint_id, detail)
+                story.note("driver", "triggers", barrier.checkpoint_id, detail)
                 self._write(self._write_barrier(Triggered(barrier, kind, request)))
             case WriteCompletion(manifest):
-                story.tell("driver", "finalises", manifest.checkpoint_id)
+                story.note("driver", "finalises", manifest.checkpoint_id)
                 self._write(self._write_completion(manifest))
             case WriteAbort(barrier, reason, cause, kind, request):
                 detail = " ".join(filter(None, (reason.code, cause)))
-                story.tell("driver", "aborts", barrier.checkpoint_id, detail)
+                story.note("driver", "aborts", barrier.checkpoint_id, detail)
                 word = "savepoint aborted" if kind is Kind.SAVEPOINT else "aborted"
                 story.mark(f"{word}: {reason.code}")
-                told = FailureReason.JOB_STOPPED, FailureReason.DRIVER_RESTART
-                if request in self._scene.tables.stops and reason not in told:
+                shown = FailureReason.JOB_STOPPED, FailureReason.DRIVER_RESTART
+                if request in self._scene.tables.stops and reason not in shown:
                     self._stop_failed = True
                 self._write(self._write_abort(action))
             case WriteOvertake(barrier):
-                story.tell("driver", "has overtake", barrier.checkpoint_id)
+                story.note("driver", "has overtake", barrier.checkpoint_id)
                 self._write(self._write_overtake(barrier))
             case RefuseRequest(request, why):
-                story.tell("driver", "refuses", None, f"{request}: {why}")
+                story.note("driver", "refuses", None, f"{request}: {why}")
                 story.mark("savepoint refused")
                 self._write(self._write_refusal(request))
             case WriteEnd(root):
-                story.tell("driver", "ends input", None, str(root))
+                story.note("driver", "ends input", None, str(root))
                 self._write(self._write_end(root))
             case DiscardReport(checkpoint_id, stage, why):
-                story.tell("driver", f"{why.value} report", checkpoint_id, f"stage {stage}")
+                story.note("driver", f"{why.value} report", checkpoint_id, f"stage {stage}")
                 story.mark(f"report {why.value}")
             case FailJob(failures):
-                story.tell("driver", "fails the job", None, f"{failures} failures in a row")
+                story.note("driver", "fails the job", None, f"{failures} failures in a row")
                 story.mark("job failed")
                 self._run.why = "too many failures"
             case FinishJob(checkpoint_id):
-                story.tell("driver", "finishes", checkpoint_id)
+                story.note("driver", "finishes", checkpoint_id)
                 self._run.why = "every row is read"
                 manifest = self._scene.tables.manifests[checkpoint_id]
                 story.mark("savepoint finished the job", manifest.kind is Kind.SAVEPOINT)
                 self.finished = True
             case StopJob():
-                story.tell("driver", "stops")
+                story.note("driver", "stops")
                 self._run.stopped = len(self._scene.tables.facts)
                 self.stopped = True
 
@@ -240,9 +240,9 @@ class Driver:
         yield self._pause()
         scene.story.mark("failed trigger landed", raised and landed)
         if raised:
-            self.tell(CheckpointFailed(checkpoint_id, FailureReason.TRIGGER_FAILED))
+            self.post(CheckpointFailed(checkpoint_id, FailureReason.TRIGGER_FAILED))
         else:
-            self.tell(TriggerWritten(checkpoint_id))
+            self.post(TriggerWritten(checkpoint_id))
 
     def _write_abort(self, action: WriteAbort) -> Process:
         """Release the blocked inputs, then state the fact: a fact without a release may hang."""
@@ -281,12 +281,12 @@ class Driver:
             self.lost = True
             return
         if not landed:
-            self.tell(CheckpointFailed(checkpoint_id, FailureReason.FINALIZE_FAILED))
+            self.post(CheckpointFailed(checkpoint_id, FailureReason.FINALIZE_FAILED))
             return
-        scene.story.tell("driver", "completes", checkpoint_id)
+        scene.story.note("driver", "completes", checkpoint_id)
         self._mark_completed(manifest, completed_id)
         in_flight = sum(map(len, scene.tables.in_flight(manifest).values()))
-        self.tell(CompletionWritten(checkpoint_id, scene.clock.now_ms, in_flight))
+        self.post(CompletionWritten(checkpoint_id, scene.clock.now_ms, in_flight))
 
     def _mark_completed(self, manifest: Manifest, completed_id: int) -> None:
         savepoint = manifest.kind is Kind.SAVEPOINT

@@ -28,7 +28,7 @@ class Story:
         self.lines: list[str] = []
         self.marks: Counter[str] = Counter()
 
-    def tell(self, who: str, what: str, checkpoint_id: int | None = None, detail: str = "") -> None:
+    def note(self, who: str, what: str, checkpoint_id: int | None = None, detail: str = "") -> None:
         """Add a line."""
         self.lines.append(line(self._clock.now_ms, who, what, checkpoint_id, detail))
 

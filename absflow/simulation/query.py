@@ -67,7 +67,7 @@ class Appender:
             checkpoint_id, changes = self._queue.popleft()
             yield scene.between(scene.knobs.write_ms)
             if scene.faults.strike("append_slow"):
-                scene.story.tell(f"stage {self._stage}", "append is slow", checkpoint_id)
+                scene.story.note(f"stage {self._stage}", "append is slow", checkpoint_id)
                 yield scene.knobs.policy.timeout_ms
             raised = scene.faults.strike("append_failed")
             swallowed = scene.faults.strike("append_swallowed")
@@ -111,7 +111,7 @@ class Query:
             plan = files.offsets.get(batch_id)
             if plan is not None:
                 self._scene.story.mark("batch replayed")
-                self._scene.story.tell(self._who, "replays", None, f"batch {batch_id}")
+                self._scene.story.note(self._who, "replays", None, f"batch {batch_id}")
             else:
                 plan = self._plan()
                 if plan is None:
@@ -212,12 +212,12 @@ class Query:
         story, after = self._scene.story, outcome.memory
         for snapshot in outcome.snapshots:
             detail = f"{len(snapshot.changes)} changes since {snapshot.barrier.base_id}"
-            story.tell(self._who, "snapshots", snapshot.barrier.checkpoint_id, detail)
+            story.note(self._who, "snapshots", snapshot.barrier.checkpoint_id, detail)
             story.mark("tombstone in an increment", None in snapshot.changes.values())
             if snapshot.in_flight:
                 number = snapshot.barrier.checkpoint_id
                 brought = [i.newest >= number for i in after.alignment.inputs.values()]
-                story.tell(self._who, "overtakes", number, str(snapshot.in_flight))
+                story.note(self._who, "overtakes", number, str(snapshot.in_flight))
                 story.mark("overtaken during the alignment", any(brought))
                 story.mark("overtaken before the alignment", not any(brought))
         for action in outcome.said:
@@ -229,7 +229,7 @@ class Query:
         free = [h for h in after.held if not after.alignment.inputs[h.input].waiting]
         story.mark("row read before the barrier it is behind", bool(free))
         if after.held:
-            story.tell(self._who, "holds", None, f"{len(after.held)} rows")
+            story.note(self._who, "holds", None, f"{len(after.held)} rows")
         ended = [name for name, given in after.alignment.inputs.items() if given.ended]
         story.mark("input ended", bool(ended) and not after.alignment.ended)
         story.mark("stage ended", after.alignment.ended)
@@ -238,7 +238,7 @@ class Query:
         story = self._scene.story
         match action:
             case Discard(checkpoint_id, reason):
-                story.tell(self._who, "gives up", checkpoint_id, reason.value)
+                story.note(self._who, "gives up", checkpoint_id, reason.value)
                 story.mark(f"discarded: {reason.value}")
                 story.mark("abort while blocked", checkpoint_id in before.blocking)
             case Ignore(event, reason):

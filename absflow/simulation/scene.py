@@ -105,7 +105,7 @@ def build(seed: int, knobs: Knobs, dice: random.Random, tables: Tables | None = 
     """A scene with these tables; with full sources and empty tables if none are given."""
     clock = Clock()
     story = Story(clock)
-    story.tell("world", "begins", None, f"seed {seed}, graph {knobs.graph.name}, {knobs.policy}")
+    story.note("world", "begins", None, f"seed {seed}, graph {knobs.graph.name}, {knobs.policy}")
     faults = Faults(knobs.rates, knobs.quiet_ms, dice, clock)
     return Scene(knobs, dice, clock, faults, story, tables or _draw_tables(knobs, dice))
 

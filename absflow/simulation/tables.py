@@ -16,7 +16,7 @@ from absflow.protocol.coordinator.messages import RootInput, Triggered
 from absflow.simulation.job import Graph, Row
 from absflow.simulation.stage import End, Item, Memory, Sent, Value, fresh
 
-__all__ = ["Channel", "History", "Plan", "Run", "StageFiles", "Tables", "Wish"]
+__all__ = ["Channel", "History", "Plan", "Request", "Run", "StageFiles", "Tables"]
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class StageFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Request:
     """A row of ``requests``: a savepoint that a person wants, maybe to stop the job."""
 
     request: str
@@ -123,7 +123,7 @@ class Tables:
         overtakes: the ABORT and OVERTAKE rows, which every stage reads by itself.
         facts: the ``checkpoints`` table.
         manifests: the manifests in it.
-        wishes: the ``requests`` table.
+        requests: the ``requests`` table.
         refusals: requests that were refused.
         runs: the lives of the driver.
         channels: per stage.
@@ -137,7 +137,7 @@ class Tables:
     overtakes: list[AbortArrived | OvertakeArrived] = field(default_factory=list)
     facts: list[Fact] = field(default_factory=list)
     manifests: dict[int, Manifest] = field(default_factory=dict)
-    wishes: list[Wish] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     channels: dict[str, Channel] = field(default_factory=dict)
@@ -174,12 +174,12 @@ class Tables:
     @property
     def stops(self) -> set[str]:
         """The requests that are to stop the job."""
-        return {wish.request for wish in self.wishes if wish.stop}
+        return {request.request for request in self.requests if request.stop}
 
-    def unanswered(self) -> list[Wish]:
-        """The wishes that neither a fact nor a refusal answers."""
+    def unanswered(self) -> list[Request]:
+        """The requests that neither a fact nor a refusal answers."""
         answered = {*self.refusals, *(fact.request for fact in self.facts)}
-        return [wish for wish in self.wishes if wish.request not in answered]
+        return [request for request in self.requests if request.request not in answered]
 
     def in_flight(self, manifest: Manifest) -> dict[tuple[str, str], list[Row]]:
         """Per stage and channel that a checkpoint has overtaken: the rows of its channel state."""

@@ -19,7 +19,7 @@ from absflow.simulation.job import Graph, StageSpec
 from absflow.simulation.query import Appender, Query
 from absflow.simulation.restore import restored
 from absflow.simulation.scene import Scene, build, draw_knobs
-from absflow.simulation.tables import Tables, Wish
+from absflow.simulation.tables import Request, Tables
 
 __all__ = ["Result", "go_back", "run"]
 
@@ -52,9 +52,9 @@ class Result:
     def explain(self, lines: int = 40) -> str:
         """The seed, what is wrong, and the end of the story."""
         wrong = [f"  {violation}" for violation in self.violations] or ["  nothing"]
-        told = self.story[-lines:]
+        shown = self.story[-lines:]
         head = f"seed {self.seed}: wrong is"
-        return "\n".join([head, *wrong, f"the last {len(told)} events:", *told])
+        return "\n".join([head, *wrong, f"the last {len(shown)} events:", *shown])
 
 
 def run(seed: int, graph: Graph | None = None, rates: Rates | None = None) -> Result:
@@ -139,19 +139,19 @@ class World:
         self.scene.clock.spawn(query.run(), life, self.scene.dice.randint(0, 30))
 
     def _mishap(self) -> None:
-        """Before each step of the world: does somebody die, stop the job, or wish something?"""
+        """Before each step of the world: does somebody die, stop the job, or request something?"""
         faults, driver = self.scene.faults, self._driver
         if faults.strike("savepoint"):
-            self._wish(stop=False)
+            self._request(stop=False)
         if faults.strike("stop_with_savepoint"):
-            self._wish(stop=True)
+            self._request(stop=True)
         if not driver.life.alive:
             return
         finalising = driver.finalising is not None and faults.strike("crash_finalising")
         if finalising or faults.strike("crash"):
             self._crash()
         elif faults.strike("stop") and not driver.state.stopping:
-            self.scene.story.tell("person", "stops the job")
+            self.scene.story.note("person", "stops the job")
             driver.stop()
         elif faults.strike("death"):
             self._die(self.scene.dice.choice(sorted(self._queries)))
@@ -160,13 +160,13 @@ class World:
                 if query.step == "reporting" and faults.strike("death_reporting"):
                     self._die(name)
 
-    def _wish(self, *, stop: bool) -> None:
+    def _request(self, *, stop: bool) -> None:
         """A person writes a request, whether the driver listens or not."""
-        wishes = self.scene.tables.wishes
-        wish = Wish(f"wish {len(wishes) + 1}", stop)
+        requests = self.scene.tables.requests
+        request = Request(f"request {len(requests) + 1}", stop)
         what = "wants to stop" if stop else "wants savepoint"
-        self.scene.story.tell("person", what, None, wish.request)
-        wishes.append(wish)
+        self.scene.story.note("person", what, None, request.request)
+        requests.append(request)
 
     def _crash(self) -> None:
         story, checkpoint_id = self.scene.story, self._driver.finalising
@@ -180,7 +180,7 @@ class World:
         self._kill("crashes")
 
     def _kill(self, what: str) -> None:
-        self.scene.story.tell("driver", what)
+        self.scene.story.note("driver", what)
         self._driver.life.end()
         wait_ms = self.scene.between(_RESTART_MS)
         self.scene.clock.spawn(self._restart(), self._life, wait_ms)
@@ -193,7 +193,7 @@ class World:
         query = self._queries[name]
         if not query.life.alive:
             return
-        self.scene.story.tell(f"stage {name}", "dies", None, f"while {query.step}")
+        self.scene.story.note(f"stage {name}", "dies", None, f"while {query.step}")
         self.scene.story.mark(f"death of a stage while {query.step}")
         query.life.end()
         wait_ms = self.scene.between(_RESTART_MS)

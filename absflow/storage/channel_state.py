@@ -6,7 +6,7 @@ it is read when the checkpoint completes: which files they are, and how many row
 have, stands in the log's commits from there up to the one with the barrier.
 
 A reader may stop between two files of a commit. Of that commit the unread files are named; all
-later rows are told by their place in the order of the channel, so that a reference does not grow
+later rows are known by their place in the order of the channel, so that a reference does not grow
 with the backlog and outlives the log.
 """
 

@@ -108,14 +108,14 @@ def changes(columns: StageColumns, schema: StructType, history: str, lineages: s
           FROM followed
           CROSS JOIN (SELECT sort_array(collect_list(checkpoint_id)) AS _absflow_full
                       FROM steps WHERE full)),
-        told AS (
+        compared AS (
           SELECT IF(_absflow_lost, _absflow_gone, checkpoint_id) AS checkpoint_id,
                  IF(_absflow_lost, 'delete', op) AS op, {keys}{state}
           FROM ended
           LATERAL VIEW explode(IF(op = 'upsert' AND _absflow_gone IS NOT NULL,
                                   array(false, true), array(false))) AS _absflow_lost)
         SELECT checkpoint_id, op, {names}
-        FROM (SELECT *, {" AND ".join(same)} AS _absflow_same FROM told)
+        FROM (SELECT *, {" AND ".join(same)} AS _absflow_same FROM compared)
         WHERE NOT _absflow_same"""
 
 

@@ -59,7 +59,7 @@ class Layout:
 
     @property
     def requests(self) -> str:
-        """Table: wishes from outside, written by the command line."""
+        """Table: requests from outside, written by the command line."""
         return f"{self.root}/requests"
 
     def state(self, table: str) -> str:

@@ -28,7 +28,7 @@ __all__ = [
     "explain_commit",
 ]
 
-# Why a checkpoint may be aborted: its driver died, was told to stop, or a later one was done.
+# Why a checkpoint may be aborted: its driver died, was asked to stop, or a later one was done.
 _HARMLESS = ("DRIVER_RESTART", "JOB_STOPPED", "SUBSUMED")
 _NOTED = ("batch", "epoch", "published", "attempt")
 
@@ -61,7 +61,7 @@ class Named:
     """What the columns of a sink's rows are to the checker.
 
     Attributes:
-        id: tell one row from every other.
+        id: differs for every row.
         lane: within it rows stay in order.
         order: rises within a lane.
     """

@@ -62,7 +62,7 @@ def play(
     victim: Victim,
     folder: Path,
     orders: Iterable[Death],
-    told: Callable[[Life], None] = lambda _: None,
+    report: Callable[[Life], None] = lambda _: None,
 ) -> Round:
     """Kill a job as ordered, let it end, and judge it.
 
@@ -70,7 +70,7 @@ def play(
         victim: the job.
         folder: for the logs of its lives; created.
         orders: how its lives are to end; a job that is not endless may end before.
-        told: hears of each kill.
+        report: called with each kill.
 
     Raises:
         ChaosError: a life failed.
@@ -83,11 +83,11 @@ def play(
         life, end = live(victim.command, folder, len(lives) + 1, order, meanwhile)
         lives.append(life)
         if end is End.BY_ITSELF and victim.endless and order:
-            raise ChaosError(f"life {life.number} ended by itself, though nobody told it to")
+            raise ChaosError(f"life {life.number} ended by itself, though nobody asked it to")
         if end is End.BY_ITSELF:
             return Round(lives, died, victim.judge(lives))
         died.append(order if end is End.AS_ORDERED else None)
-        told(life)
+        report(life)
     raise ChaosError(f"life {life.number} was to finish, but was {life.end}")
 
 
@@ -196,12 +196,12 @@ class Loop:
                 kills_now = min(left, KILLS_OF_A_ROUND)
                 orders = deal(self._chance, kills_now, met(self.all_rounds()), sink, mode)
 
-                def told(life: Life, job: str = job, how: str = f"{mode}, {sink}") -> None:
+                def report(life: Life, job: str = job, how: str = f"{mode}, {sink}") -> None:
                     self._progress.advance(task)
                     text = f"{job:<9} {how:<36} life {life.number:>3} {life.end}"
                     self._progress.console.print(text)
 
-                round_ = play(victim, folder / "lives", orders, told)
+                round_ = play(victim, folder / "lives", orders, report)
                 rounds.append(round_)
                 if round_.findings.anomalies:
                     return

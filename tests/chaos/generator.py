@@ -216,7 +216,7 @@ def declare(spark: SparkSession, root: Path, sink_mode: str, *, tail: bool) -> a
 
 
 def main(root: Path, sink_mode: str, *more: str) -> None:
-    """Run the job until it is told to finish."""
+    """Run the job until it is asked to finish."""
     spark = SparkSession.builder.appName("generator").getOrCreate()
     run = declare(spark, root, sink_mode, tail="tail" in more).start()
     while not run.await_termination(timeout=0.2):

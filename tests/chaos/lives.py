@@ -263,7 +263,7 @@ def _bury(process: subprocess.Popen[bytes]) -> None:
 
 
 def _session(leader: int) -> list[int]:
-    """The living processes of a session, where the system tells."""
+    """The living processes of a session, where the system lists them."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

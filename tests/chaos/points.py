@@ -1,4 +1,4 @@
-"""Where a driver can be told to die, and the program that runs a job in which it does.
+"""Where a driver can be made to die, and the program that runs a job in which it does.
 
 ``spark-submit ... points.py PROGRAM ARGUMENT...`` runs a program. It writes a line into the file
 ``CHAOS_PROGRESS`` whenever it comes to one of :data:`POINTS`, and where it comes to the point
@@ -64,7 +64,7 @@ class Point:
     Attributes:
         function: ``module:name`` or ``module:class.name``, where its callers look it up.
         when: ``before`` or ``after`` the call.
-        is_meant: which calls, told from their arguments.
+        is_meant: which calls, known by their arguments.
         often: how many times a life surely comes by, if the one before left it the occasion.
         completed: how many checkpoints must have completed before such a life.
     """

@@ -1,4 +1,4 @@
-"""The rows of a table are told commit by commit, also where a table was put back."""
+"""The rows of a table are read commit by commit, also where a table was put back."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Victim(Protocol):
     Attributes:
         command: what starts it, and starts it again.
         storage: its storage root.
-        endless: it takes what it is fed until it is told to finish; else it ends by itself.
+        endless: it takes what it is fed until it is asked to finish; else it ends by itself.
     """
 
     command: Command
@@ -93,7 +93,7 @@ class Victim(Protocol):
         """Called again and again while it lives."""
 
     def finish(self) -> None:
-        """As :meth:`feed`, in its last life: tell it to end once it has done everything."""
+        """As :meth:`feed`, in its last life: have it end once it has done everything."""
 
     def judge(self, lives: Sequence[Life]) -> Findings:
         """Compare what it has left with what plain pandas makes of its input."""

@@ -1,4 +1,4 @@
-"""Storage roots written with deltalake alone, from the states that their tables must tell.
+"""Storage roots written with deltalake alone, from the states that their tables must show.
 
 A test says what state each stage had at every id, aborted and pending ones included; the sets,
 lineages and manifests follow from that as the job's own do: a set holds every key that was touched

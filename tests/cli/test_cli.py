@@ -142,7 +142,7 @@ def test_a_compacted_lineage_is_read_by_its_set(retained):
 
 @pytest.mark.parametrize("command", [("show", "3"), ("state", "aircraft", "--at", "3")])
 def test_a_deleted_checkpoint_is_refused_in_words(retained, command):
-    """What was deleted is told from what never was."""
+    """What was deleted is shown apart from what never was."""
     assert failure(retained, *command) == (
         "absflow: checkpoint 3 was deleted; completed are 4 from 4 to 8 "
         "(spark.absflow.checkpoint.retained says how many are kept)"
@@ -151,10 +151,10 @@ def test_a_deleted_checkpoint_is_refused_in_words(retained, command):
 
 def test_history_lists_what_was_deleted(retained):
     """It ran once; its status says that it is gone."""
-    told = document(retained, "history")
-    assert told["summary"]["deleted"] == 2
-    assert told["summary"]["completed"] == 4
-    status = {row["checkpoint_id"]: row["status"] for row in told["checkpoints"]}
+    shown = document(retained, "history")
+    assert shown["summary"]["deleted"] == 2
+    assert shown["summary"]["completed"] == 4
+    status = {row["checkpoint_id"]: row["status"] for row in shown["checkpoints"]}
     assert (status[1], status[2], status[3], status[4]) == (
         "DELETED",
         "ABORTED",
@@ -167,9 +167,9 @@ def test_history_lists_what_was_deleted(retained):
 def test_gc_plans_and_deletes_nothing(retained):
     """The plan follows from the facts; without --dry-run there is none."""
     before = sorted(str(p) for p in retained.path.rglob("*"))
-    told = document(retained, "gc", "--dry-run", "--retained", "2")
-    assert told["actions"][:2] == ["delete checkpoint 4", "delete checkpoint 5"]
-    assert "checkpoint 8: one of the newest 2, attempt 1 goes on from it" in told["stays"][1]
+    shown = document(retained, "gc", "--dry-run", "--retained", "2")
+    assert shown["actions"][:2] == ["delete checkpoint 4", "delete checkpoint 5"]
+    assert "checkpoint 8: one of the newest 2, attempt 1 goes on from it" in shown["stays"][1]
     assert run(retained, "gc").exit_code == 2
     assert sorted(str(p) for p in retained.path.rglob("*")) == before
 
@@ -179,15 +179,15 @@ def test_gc_plans_and_deletes_nothing(retained):
 
 def test_history_as_json_has_every_checkpoint(small):
     """Each checkpoint is there once, with status, times and what it wrote; nulls if unknown."""
-    told = document(small, "history")
-    assert told["summary"] == {
+    shown = document(small, "history")
+    assert shown["summary"] == {
         "pending": 1,
         "completed": 6,
         "aborted": 2,
         "deleted": 0,
         "median_duration_ms": 6750.0,
     }
-    rows = told["checkpoints"]
+    rows = shown["checkpoints"]
     assert [r["checkpoint_id"] for r in rows] == [c.id for c in CHECKPOINT_HISTORY]
     assert [r["status"] for r in rows] == [c.kind or "PENDING" for c in CHECKPOINT_HISTORY]
     assert rows[1] == {
@@ -210,35 +210,35 @@ def test_history_as_json_has_every_checkpoint(small):
 
 def test_history_as_json_can_be_limited_and_the_summary_stays_whole(small):
     """--limit lists the newest, --limit 0 all."""
-    told = document(small, "history", "--limit", "2")
-    assert [r["checkpoint_id"] for r in told["checkpoints"]] == [8, 9]
-    assert told["summary"]["completed"] == 6
+    shown = document(small, "history", "--limit", "2")
+    assert [r["checkpoint_id"] for r in shown["checkpoints"]] == [8, 9]
+    assert shown["summary"]["completed"] == 6
     assert len(document(small, "history", "--limit", "0")["checkpoints"]) == 9
 
 
 def test_show_as_json_has_the_manifest(small):
     """The stages come in the manifest's order; one that ended keeps its last report."""
-    told = document(small, "show", "8")
-    assert [s["stage"] for s in told["stages"]] == ["legs", "aircraft", "route-pairs"]
-    assert [s["snapshot_id"] for s in told["stages"]] == [8, 8, 5]
-    assert [s["lineage"] for s in told["stages"]] == [[], [6, 8], [1, 3, 4, 5]]
-    assert told["stages"][0]["positions"] == {"legs": '{"logOffset":3}'}
-    assert told["stages"][1]["alignment_ms"] == 400
-    assert told["versions"]["pyspark"] == "4.2.0"
+    shown = document(small, "show", "8")
+    assert [s["stage"] for s in shown["stages"]] == ["legs", "aircraft", "route-pairs"]
+    assert [s["snapshot_id"] for s in shown["stages"]] == [8, 8, 5]
+    assert [s["lineage"] for s in shown["stages"]] == [[], [6, 8], [1, 3, 4, 5]]
+    assert shown["stages"][0]["positions"] == {"legs": '{"logOffset":3}'}
+    assert shown["stages"][1]["alignment_ms"] == 400
+    assert shown["versions"]["pyspark"] == "4.2.0"
 
 
 def test_state_at_every_completed_checkpoint(rich):
     """Every stage's state is found at every completed checkpoint, whatever its types."""
     for stage in rich.stages.values():
         for n in COMPLETED if stage.keys.names else []:
-            told = document(rich, "state", stage.name, "--at", str(n))
+            shown = document(rich, "state", stage.name, "--at", str(n))
             expected = [
                 as_json({name: row.get(name) for name in (*stage.keys.names, *stage.columns.names)})
                 for row in rich.state(stage.name, n)
             ]
-            assert by_key(told["state"]) == by_key(expected)
-            assert (told["stage"], told["checkpoint_id"]) == (stage.name, n)
-            assert (told["key"], told["keys"]) == (stage.keys.names, len(expected))
+            assert by_key(shown["state"]) == by_key(expected)
+            assert (shown["stage"], shown["checkpoint_id"]) == (stage.name, n)
+            assert (shown["key"], shown["keys"]) == (stage.keys.names, len(expected))
 
 
 def test_state_without_at_is_that_of_the_newest_completed(small):
@@ -252,10 +252,10 @@ def test_a_key_of_any_type_is_found_by_what_is_printed(rich, name):
     _, value = KEY_VALUES[name]
     text = documents.plain(value)
     given = str(text).lower() if isinstance(text, bool) else str(text)
-    told = document(rich, "state", f"by-{name}", "--at", "3", "--key", f"k={given}")
-    assert told["state"] == [{"k": text, "n": 4}]
-    told = document(rich, "state", f"by-{name}", "--at", "3", "--key", "k")
-    assert told["state"] == [{"k": None, "n": 2}]
+    shown = document(rich, "state", f"by-{name}", "--at", "3", "--key", f"k={given}")
+    assert shown["state"] == [{"k": text, "n": 4}]
+    shown = document(rich, "state", f"by-{name}", "--at", "3", "--key", "k")
+    assert shown["state"] == [{"k": None, "n": 2}]
 
 
 def test_an_absent_key_is_no_error(small):

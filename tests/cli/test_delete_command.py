@@ -70,12 +70,12 @@ def _read(terminal):
 
 def test_a_dry_run_says_what_would_be_freed(root):
     """Only sets that no other checkpoint reads, with the size of their files."""
-    told = json.loads(run(root, "5", "3", "1", "4", "3", "--dry-run", "--json").stdout)
-    assert [c["checkpoint_id"] for c in told["checkpoints"]] == [1, 3, 4, 5]
-    assert told["frees"] == ["delete sets 1, 3, 4 of stage aircraft"]
+    shown = json.loads(run(root, "5", "3", "1", "4", "3", "--dry-run", "--json").stdout)
+    assert [c["checkpoint_id"] for c in shown["checkpoints"]] == [1, 3, 4, 5]
+    assert shown["frees"] == ["delete sets 1, 3, 4 of stage aircraft"]
     paths = (root.path / "state" / "aircraft").glob("set_id=*/*.parquet")
     size = sum(p.stat().st_size for p in paths if p.parent.name[7:] in {"1", "3", "4"})
-    assert (told["bytes"], told["answer"]) == (size, "DRY RUN")
+    assert (shown["bytes"], shown["answer"]) == (size, "DRY RUN")
     seen = run(root, "1", "3", "4", "5", "--dry-run")
     assert seen.exit_code == 0
     assert "delete sets 1, 3, 4 of stage aircraft" in seen.stdout
@@ -162,12 +162,12 @@ def test_without_a_driver_the_request_stands(root):
 
 def ask_and_answer(root: Root, *arguments, **fact):
     """What a driver is asked, and what the command does with its answer."""
-    heard = []
-    driver = threading.Thread(target=lambda: heard.append(answer(root, 20, **fact)))
+    answers = []
+    driver = threading.Thread(target=lambda: answers.append(answer(root, 20, **fact)))
     driver.start()
     done = run(root, *arguments)
     driver.join()
-    return heard[0], done
+    return answers[0], done
 
 
 def test_the_driver_answers(root):
@@ -192,7 +192,7 @@ def test_the_driver_refuses(root):
 
 
 def test_a_driver_that_is_gone_does_not_answer(root):
-    """It was killed: nobody can tell, so the command gives up, and says that the request stands."""
+    """It was killed: nobody knows, so the command gives up, and says that the request stands."""
     done = run(root, "1", "--yes", "--timeout", "0.1")
     assert done.exit_code == 1
     assert "no answer within 0.1 s. The request stands" in done.stderr

@@ -271,8 +271,8 @@ def options_of(tmp_path, monkeypatch, *arguments, **environment):
         f"#!{PYTHON}\n"
         "import json, sys\n"
         "plan = next(a for a in sys.argv if a.startswith('spark.absflow.restore.plan='))\n"
-        "told = [a for a in sys.argv[1:] if a != plan]\n"
-        "document = {'restores': False, 'problems': told}\n"
+        "shown = [a for a in sys.argv[1:] if a != plan]\n"
+        "document = {'restores': False, 'problems': shown}\n"
         "open(plan.partition('=')[2], 'w').write(json.dumps(document))\n"
     )
     tool.chmod(0o755)
@@ -280,9 +280,9 @@ def options_of(tmp_path, monkeypatch, *arguments, **environment):
     given = ["restore", "--plan", "--json", *arguments]
     done = CliRunner().invoke(absflow, given, env={"ABSFLOW_STORAGE": None, **environment})
     assert (done.exit_code, done.stderr) == (1, "")
-    told = json.loads(done.stdout)["problems"]
-    told.remove("--conf")
-    return told
+    shown = json.loads(done.stdout)["problems"]
+    shown.remove("--conf")
+    return shown
 
 
 def test_options_are_handed_on(tmp_path, monkeypatch):
@@ -291,8 +291,8 @@ def test_options_are_handed_on(tmp_path, monkeypatch):
     file.write_text("")
     arguments = ["--storage", "/data/job", "--properties-file", str(file)]
     arguments += ["--conf", "spark.master=local[2]", "--from", "/data/other#7"]
-    told = options_of(tmp_path, monkeypatch, *arguments, "job.py", "--from", "x", "-h", "--", "y")
-    assert told == [
+    shown = options_of(tmp_path, monkeypatch, *arguments, "job.py", "--from", "x", "-h", "--", "y")
+    assert shown == [
         *("--properties-file", str(file)),
         "spark.absflow.storage.path=/data/job",
         *("--conf", "spark.master=local[2]"),

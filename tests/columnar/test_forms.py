@@ -1,4 +1,4 @@
-"""Functions of one row: what they are given, what may come back, and how wrong answers are told."""
+"""Functions of one row: what they get, what may come back, and how wrong answers are named."""
 
 from datetime import date, datetime, timezone
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""The process function: what it is given, and how each wrong answer of it is told."""
+"""The process function: what it is given, and how each wrong answer of it is named."""
 
 import dataclasses
 from decimal import Decimal

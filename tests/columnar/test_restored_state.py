@@ -79,7 +79,7 @@ def restored(by, *partitions):
 def histories(draw, kinds):
     """Key schema, sets (op, key, value) that a stage could have written, and what lives in the end.
 
-    A set has a key once; the value tells (set, place), so that no two rows are alike.
+    A set has a key once; the value is (set, place), so that no two rows are alike.
     """
     pools = [
         draw(st.lists(st.none() | KEY_TYPES[kind][1], min_size=1, max_size=4, unique=True))

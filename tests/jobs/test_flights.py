@@ -530,7 +530,7 @@ def test_a_leg_that_comes_too_late_is_an_error():
 
 
 def test_differences_are_told_in_words():
-    """Missing, superfluous, repeated and changed rows are told with examples."""
+    """Missing, superfluous, repeated and changed rows are shown with examples."""
     due = pd.DataFrame({"leg_id": [1, 2, 3, 4, 5, 6], "delay": [1, 2, 3, None, 5, 6]})
     seen = pd.DataFrame({"leg_id": [9, 4, 3, 2, 2], "delay": [0, None, 7, 2, 2]})
     assert flights_oracle.differences(seen, due) == [
@@ -561,8 +561,8 @@ def test_no_rows_are_compared_too():
     nulls = rows.astype({"delay": "Int64", "tailnum": "string"})
     assert flights_oracle.differences(rows.head(0).astype(object), rows.head(0)) == []
     assert flights_oracle.differences(rows, nulls) == []
-    told = ["1 row missing: leg_id 1"]
-    assert flights_oracle.differences(rows.head(0).astype(object), rows) == told
+    expected = ["1 row missing: leg_id 1"]
+    assert flights_oracle.differences(rows.head(0).astype(object), rows) == expected
 
 
 # -- what is shown ----------------------------------------------------------------------------

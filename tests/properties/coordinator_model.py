@@ -148,7 +148,7 @@ class Model:
         known = number not in self.pending and number <= self.newest
         return [("discard", number, stage, "late" if known else "unknown")]
 
-    def heard(self, kind, number, stage):
+    def received(self, kind, number, stage):
         """A report or a find."""
         if (due := self.useless(number, stage)) is None:
             seen = getattr(self.pending[number], kind)

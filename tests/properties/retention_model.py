@@ -364,9 +364,9 @@ def assert_same_end(one, other):
 def assert_bounded(world):
     """What a settled world stores is bounded by what it keeps, not by its age."""
     kept = len(world.readable())
-    by_hand = len(world.savepoints - world.deleted)
+    asked_for = len(world.savepoints - world.deleted)
     deleted_base = 2  # what the job goes on from stays, whoever deleted it
-    assert kept <= world.policy.retained + by_hand + deleted_base
+    assert kept <= world.policy.retained + asked_for + deleted_base
     for stage in STAGES:
         assert len(world.sets[stage]) <= world.policy.max_lineage * (kept + deleted_base)
     in_flight = {

@@ -101,7 +101,7 @@ class AlignmentMachine(RuleBasedStateMachine):
         self.model = Model()
         self.given_up = []
 
-    def tell(self, event, overtaken=((), ())):
+    def post(self, event, overtaken=((), ())):
         """Step the machine; what it says must be what the model decides."""
         stored = from_json(to_json(self.state))
         self.state, said = step(stored, event)
@@ -116,31 +116,31 @@ class AlignmentMachine(RuleBasedStateMachine):
     def bring(self, name, jump):
         checkpoint_id = self.model.newest(name) + jump
         self.model.bring(name, checkpoint_id)
-        self.tell(BarrierArrived(name, Barrier(checkpoint_id)))
+        self.post(BarrierArrived(name, Barrier(checkpoint_id)))
 
     @rule(name=st.sampled_from(INPUTS), back=st.integers(0, 4))
     def repeat(self, name, back):
         checkpoint_id = max(self.model.newest(name) - back, 1)
         self.model.bring(name, checkpoint_id)
-        self.tell(BarrierArrived(name, Barrier(checkpoint_id)))
+        self.post(BarrierArrived(name, Barrier(checkpoint_id)))
 
     @rule(name=st.sampled_from(INPUTS), ahead=st.integers(-3, 3))
     def abort(self, name, ahead):
         checkpoint_id = max(self.model.newest(name) + ahead, 1)
         self.model.abort(checkpoint_id)
-        self.tell(AbortArrived(checkpoint_id))
+        self.post(AbortArrived(checkpoint_id))
 
     @rule(name=st.sampled_from(INPUTS), ahead=st.integers(-2, 3))
     def overtake(self, name, ahead):
         checkpoint_id = max(self.model.newest(name) + ahead, 1)
         overtaken = tuple(self.model.overtake(checkpoint_id))
-        self.tell(OvertakeArrived(Barrier(checkpoint_id)), overtaken)
+        self.post(OvertakeArrived(Barrier(checkpoint_id)), overtaken)
 
     @precondition(lambda self: max(map(self.model.newest, INPUTS)) > 3)
     @rule(name=st.sampled_from(INPUTS))
     def end(self, name):
         self.model.ended.add(name)
-        self.tell(InputEnded(name))
+        self.post(InputEnded(name))
 
     @invariant()
     def holds(self):

@@ -95,7 +95,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         # What this attempt was restored from, and the newest id of all before it.
         self.floor = self.before = 0
 
-    def tell(self, event, due):
+    def post(self, event, due):
         before = self.state
         self.state, actions = machine.step(before, event)
         pending.validate(self.state)
@@ -140,12 +140,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
         now = self.model.now + later
         for name in changed:
             self.changed[name].add(self.state.next_id)
-        self.tell(Tick(now), self.model.tick(now))
+        self.post(Tick(now), self.model.tick(now))
 
     @rule(back=BACK)
     def written(self, back):
         number = self.number(back)
-        self.tell(TriggerWritten(number), self.model.written(number))
+        self.post(TriggerWritten(number), self.model.written(number))
 
     @rule(back=BACK, names=st.lists(NAMES, min_size=1, max_size=3))
     def report(self, back, names):
@@ -154,7 +154,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             base = self.barriers[number].barrier.base_id if number in self.barriers else 0
             rows = len([n for n in self.changed[name] if base < n <= number])
             event = StageReported(StageReport(name, number, 0, rows_changed=rows))
-            self.tell(event, self.model.heard("reported", number, name))
+            self.post(event, self.model.received("reported", number, name))
 
     @rule(back=BACK, names=st.lists(NAMES, min_size=1, max_size=3))
     def find(self, back, names):
@@ -162,7 +162,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         for name in names:
             record = self.model.pending.get(number)
             if record is None or name not in record.awaited or name in record.reported:
-                self.tell(HistoryFound(number, name), self.model.heard("found", number, name))
+                self.post(HistoryFound(number, name), self.model.received("found", number, name))
 
     @rule(back=BACK)
     def acknowledge(self, back):
@@ -190,7 +190,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         request = self.asked[-back]
         if not self.answers[request]:
             event = SavepointRequested(request, self.model.now, stop)
-            self.tell(event, self.model.ask(request, stop))
+            self.post(event, self.model.ask(request, stop))
 
     @rule(
         kind=st.sampled_from(
@@ -211,17 +211,17 @@ class CoordinatorMachine(RuleBasedStateMachine):
             elif completed:
                 self.restore(self.manifests[data.draw(st.sampled_from(completed))], kind)
         elif kind == "stop" and self.model.newest > 5:
-            self.tell(StopRequested(), self.model.settle(self.model.stop()))
+            self.post(StopRequested(), self.model.settle(self.model.stop()))
 
     def fail(self, back, reason):
         number = self.number(back)
         due = self.model.failed(number, reason.code, reason.counted)
-        self.tell(CheckpointFailed(number, reason, "cause"), due)
+        self.post(CheckpointFailed(number, reason, "cause"), due)
 
     @rule(back=BACK)
     def hold_too_much(self, back):
         number = self.number(back)
-        self.tell(HeldTooMuch(number), self.model.held(number))
+        self.post(HeldTooMuch(number), self.model.held(number))
 
     @rule(landed=st.sampled_from([True, True, False]), flying=st.sampled_from([0, 5]))
     def commit_if_asked(self, landed, flying=0):
@@ -234,14 +234,14 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.answers[self.manifests[number].request] += 1
             flying *= self.model.pending[number].overtaken
             due = self.model.committed(number, self.model.now, flying)
-            self.tell(CompletionWritten(number, self.model.now, flying), due)
+            self.post(CompletionWritten(number, self.model.now, flying), due)
         else:
             due = self.model.failed(number, "FINALIZE_FAILED", True)
-            self.tell(CheckpointFailed(number, FailureReason.FINALIZE_FAILED), due)
+            self.post(CheckpointFailed(number, FailureReason.FINALIZE_FAILED), due)
 
     def exhaust(self, root):
         event = InputExhausted(RootInput(root, f"source {root}"))
-        self.tell(event, self.model.exhaust(root))
+        self.post(event, self.model.exhaust(root))
 
     def restore(self, manifest, kind):
         """A new attempt: what came behind the manifest has not happened; a fork starts full."""

@@ -23,10 +23,12 @@ MOVES = [
 
 def delete_what_may_go(world):
     """Ask for each by itself, then for all that were granted: nothing less is granted."""
-    asked = [(n, judge(world.inventory(), Deletion("wish", (n,)))) for n in world.readable()]
+    asked = [(n, judge(world.inventory(), Deletion("request-1", (n,)))) for n in world.readable()]
     granted = [n for n, verdict in asked if verdict.delete]
     if granted:
-        assert judge(world.inventory(), Deletion("wish", tuple(granted))).delete == tuple(granted)
+        assert judge(world.inventory(), Deletion("request-1", tuple(granted))).delete == tuple(
+            granted
+        )
     world.deleted.update(granted)
     line = [n for n in world.line if n == world.attempts[world.attempt] or n not in world.aborted]
     assert not line or max(line) in world.readable(), "nothing is left to go on from"

@@ -84,7 +84,7 @@ class RetentionMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.world.readable())
     @rule(data=st.data())
-    def delete_by_hand(self, data):
+    def delete_on_request(self, data):
         self.world.deleted.add(data.draw(st.sampled_from(self.world.readable())))
 
     @rule()

@@ -1,4 +1,4 @@
-"""Small builders for tests of the coordinator: a topology, a policy, and a job that can be told."""
+"""Builders for tests of the coordinator: a topology, a policy, and a job that takes events."""
 
 from absflow.protocol.checkpoints import StageReport
 from absflow.protocol.coordinator import machine, pending
@@ -33,8 +33,8 @@ def report(checkpoint_id, stage, rows_changed=1, **more):
     return StageReport(stage, checkpoint_id, batch_id=0, rows_changed=rows_changed, **more)
 
 
-class Told:
-    """A coordinator that is told one thing after the other, and what it has said to each."""
+class Job:
+    """A coordinator that gets one event after the other, and its answers."""
 
     def __init__(self, topology=SINGLE, state=None, **policy):
         """Begin at 0 ms, or with ``state``; the interval is 10 ms and the timeout 100 ms."""
@@ -42,7 +42,7 @@ class Told:
         self.state = state or Coordinator(topology, Policy(**settings))
         self.said = []
 
-    def tell(self, *events):
+    def post(self, *events):
         """Step through the events; what was said to all of them."""
         said = []
         for event in events:
@@ -53,24 +53,24 @@ class Told:
         return said
 
     def tick(self, now_ms):
-        return self.tell(Tick(now_ms))
+        return self.post(Tick(now_ms))
 
     def trigger(self, now_ms):
         """Trigger at ``now_ms`` and have the barrier written; its id."""
         (barrier,) = [a.barrier for a in self.tick(now_ms) if isinstance(a, WriteBarrier)]
-        self.tell(TriggerWritten(barrier.checkpoint_id))
+        self.post(TriggerWritten(barrier.checkpoint_id))
         return barrier.checkpoint_id
 
-    def savepoint(self, now_ms, request="wish", stop=False):
+    def savepoint(self, now_ms, request="request-1", stop=False):
         """Have a savepoint triggered and its barrier written; its id."""
-        said = self.tell(SavepointRequested(request, now_ms, stop))
+        said = self.post(SavepointRequested(request, now_ms, stop))
         (number,) = triggered(said)
-        self.tell(TriggerWritten(number))
+        self.post(TriggerWritten(number))
         return number
 
     def acknowledge(self, checkpoint_id, stages="a", rows_changed=1):
         """Each of the stages reports, and its history is found."""
-        return self.tell(
+        return self.post(
             *(StageReported(report(checkpoint_id, s, rows_changed)) for s in stages),
             *(HistoryFound(checkpoint_id, s) for s in stages),
         )
@@ -78,10 +78,10 @@ class Told:
     def complete(self, checkpoint_id, stages="a", now_ms=0, rows_changed=1):
         """Acknowledge and commit."""
         self.acknowledge(checkpoint_id, stages, rows_changed)
-        return self.tell(CompletionWritten(checkpoint_id, now_ms))
+        return self.post(CompletionWritten(checkpoint_id, now_ms))
 
     def fail(self, checkpoint_id, reason, cause=""):
-        return self.tell(CheckpointFailed(checkpoint_id, reason, cause))
+        return self.post(CheckpointFailed(checkpoint_id, reason, cause))
 
     def phase(self, checkpoint_id):
         return self.state.pending[checkpoint_id].phase

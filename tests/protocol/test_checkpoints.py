@@ -77,7 +77,7 @@ def test_counted_failures_are_those_of_flink():
     """What happened to the checkpoint itself counts; what the job did to it does not."""
     assert {r.code for r in FailureReason if r.counted} == {
         "EXPIRED",  # CHECKPOINT_EXPIRED
-        "TRIGGER_FAILED",  # IO_EXCEPTION before the tasks were told
+        "TRIGGER_FAILED",  # IO_EXCEPTION before the tasks knew
         "SNAPSHOT_FAILED",  # CHECKPOINT_ASYNC_EXCEPTION
         "FINALIZE_FAILED",  # FINALIZE_CHECKPOINT_FAILURE
         "HELD_TOO_MUCH",  # ours: Flink blocks the sender instead of holding rows

@@ -7,7 +7,7 @@ Its end of input, stop and recovery are in ``test_coordinator_end.py``, the walk
 import copy
 
 import pytest
-from building import JOIN, Told, aborted, manifests, report, triggered
+from building import JOIN, Job, aborted, manifests, report, triggered
 
 from absflow.errors import ProtocolViolation
 from absflow.protocol.checkpoints import FailureReason
@@ -35,39 +35,39 @@ from absflow.protocol.lineage import Compacted
 
 def test_a_checkpoint_from_trigger_to_completion():
     """[testTriggerAndConfirmSimpleCheckpoint] Trigger, barrier, reports, history, manifest."""
-    job = Told(JOIN)
+    job = Job(JOIN)
     (written,) = job.tick(10)
     assert isinstance(written, WriteBarrier)
     assert (written.barrier.checkpoint_id, written.barrier.base_id) == (1, 0)
     assert job.phase(1) is Phase.TRIGGERING
-    assert job.tell(TriggerWritten(1)) == []
+    assert job.post(TriggerWritten(1)) == []
     assert job.acknowledge(1, "ab") == []
-    said = job.tell(StageReported(report(1, "c", positions={"z": "5"})))
+    said = job.post(StageReported(report(1, "c", positions={"z": "5"})))
     assert (said, job.phase(1)) == ([], Phase.COLLECTING)
-    (manifest,) = manifests(job.tell(HistoryFound(1, "c", async_ms=7)))
+    (manifest,) = manifests(job.post(HistoryFound(1, "c", async_ms=7)))
     assert [s.report.stage for s in manifest.stages] == ["a", "b", "c"]
     assert (manifest.checkpoint_id, manifest.triggered_ms) == (1, 10)
     assert manifest.stage("c").report == report(1, "c", positions={"z": "5"}, async_ms=7)
-    assert job.tell(CompletionWritten(1, now_ms=20)) == []
+    assert job.post(CompletionWritten(1, now_ms=20)) == []
     assert (job.state.completed, job.state.completed_id, job.pending) == (manifest, 1, [])
 
 
 def test_a_report_alone_completes_nothing():
     """A snapshot counts when its set was found in the history's log, not when it was reported."""
-    job = Told(JOIN)
+    job = Job(JOIN)
     job.trigger(10)
-    assert job.tell(*(StageReported(report(1, s)) for s in "abc")) == []
-    assert job.tell(HistoryFound(1, "a"), HistoryFound(1, "b")) == []
-    assert len(manifests(job.tell(HistoryFound(1, "c")))) == 1
+    assert job.post(*(StageReported(report(1, s)) for s in "abc")) == []
+    assert job.post(HistoryFound(1, "a"), HistoryFound(1, "b")) == []
+    assert len(manifests(job.post(HistoryFound(1, "c")))) == 1
 
 
 def test_reports_may_outrun_the_answer_of_the_trigger():
-    """Stages that read the barrier row before the driver knows it is written are heard."""
-    job = Told()
+    """Stages that read the barrier row before the driver knows it is written are received."""
+    job = Job()
     job.tick(10)
     assert job.acknowledge(1) == []
     assert job.phase(1) is Phase.TRIGGERING
-    assert len(manifests(job.tell(TriggerWritten(1)))) == 1
+    assert len(manifests(job.post(TriggerWritten(1)))) == 1
 
 
 # -- late, repeated and unknown messages --------------------------------------------------------
@@ -75,44 +75,44 @@ def test_reports_may_outrun_the_answer_of_the_trigger():
 
 def test_a_repeated_report_is_discarded():
     """[testTriggerAndConfirm..., duplicate ack] The second report and find change nothing."""
-    job = Told(JOIN)
+    job = Job(JOIN)
     job.trigger(10)
     job.acknowledge(1, "a")
     before = job.state
     for again in (StageReported(report(1, "a", 99)), HistoryFound(1, "a")):
-        assert job.tell(again) == [DiscardReport(1, "a", Unexpected.DUPLICATE)]
+        assert job.post(again) == [DiscardReport(1, "a", Unexpected.DUPLICATE)]
     assert job.state == before
 
 
 @pytest.mark.parametrize("event", [StageReported(report(1, "a")), HistoryFound(1, "a")])
 def test_a_report_of_an_aborted_checkpoint_is_late(event):
     """[testStateCleanupForLateOrUnknownMessages] Its set is an orphan; nothing else happens."""
-    job = Told()
+    job = Job()
     job.trigger(10)
     job.fail(1, FailureReason.SNAPSHOT_FAILED)
-    assert job.tell(event) == [DiscardReport(1, "a", Unexpected.LATE)]
+    assert job.post(event) == [DiscardReport(1, "a", Unexpected.LATE)]
 
 
 def test_a_report_of_a_checkpoint_that_never_was_is_unknown():
     """[testHandleMessagesForNonExistingCheckpoints] An id above the last trigger is unknown."""
-    job = Told()
-    assert job.tell(StageReported(report(8, "a"))) == [DiscardReport(8, "a", Unexpected.UNKNOWN)]
+    job = Job()
+    assert job.post(StageReported(report(8, "a"))) == [DiscardReport(8, "a", Unexpected.UNKNOWN)]
 
 
 def test_a_late_trigger_answer_changes_nothing():
     """A barrier that was written after its checkpoint was given up revives nothing."""
-    job = Told(timeout_ms=5)
+    job = Job(timeout_ms=5)
     job.tick(10)
     job.tick(15)
     before = job.state
-    assert job.tell(TriggerWritten(1)) == []
+    assert job.post(TriggerWritten(1)) == []
     assert job.state == before
 
 
 @pytest.mark.parametrize("reason", list(FailureReason))
 def test_a_failure_of_what_is_not_pending_changes_nothing(reason):
     """[...duplicate decline ignored] One abort per checkpoint, whatever is said afterwards."""
-    job = Told()
+    job = Job()
     job.trigger(10)
     job.fail(1, FailureReason.DECLINED)
     before = job.state
@@ -126,7 +126,7 @@ def test_a_failure_of_what_is_not_pending_changes_nothing(reason):
 @pytest.mark.parametrize("reason", [r for r in FailureReason if r.counted or r.code == "DECLINED"])
 def test_a_failure_aborts_and_the_next_one_goes_on(reason):
     """[testTriggerAndDecline...] The failed one is dropped, a later one is unaffected."""
-    job = Told(tolerable_failed=1)
+    job = Job(tolerable_failed=1)
     job.trigger(10)
     (said,) = job.fail(1, reason, "why")
     assert (said.barrier.checkpoint_id, said.reason, said.cause) == (1, reason, "why")
@@ -136,10 +136,10 @@ def test_a_failure_aborts_and_the_next_one_goes_on(reason):
 
 def test_a_timeout_names_who_is_missing():
     """[testExpiredCheckpoint...] The abort says whose report and whose history did not come."""
-    job = Told(JOIN, tolerable_failed=9)
+    job = Job(JOIN, tolerable_failed=9)
     job.trigger(10)
     job.acknowledge(1, "a")
-    job.tell(StageReported(report(1, "b")))
+    job.post(StageReported(report(1, "b")))
     (said, _next) = job.tick(110)
     assert (said.reason, said.cause) == (
         FailureReason.EXPIRED,
@@ -149,7 +149,7 @@ def test_a_timeout_names_who_is_missing():
 
 def test_a_timeout_is_isolated():
     """[testCheckpointTimeoutIsolated] The expiry of 1 leaves 2, which is younger, untouched."""
-    job = Told(max_concurrent=2, tolerable_failed=9, interval_ms=50)
+    job = Job(max_concurrent=2, tolerable_failed=9, interval_ms=50)
     job.trigger(50)
     job.trigger(100)
     job.tick(149)
@@ -160,7 +160,7 @@ def test_a_timeout_is_isolated():
 
 def test_the_clock_cannot_abort_a_finalisation():
     """Once the manifest is under way its outcome belongs to the storage, not to the timeout."""
-    job = Told(tolerable_failed=9)
+    job = Job(tolerable_failed=9)
     job.trigger(10)
     job.acknowledge(1)
     assert aborted(job.tick(10_000)) == []
@@ -176,7 +176,7 @@ def test_the_clock_cannot_abort_a_finalisation():
 
 def test_a_completion_subsumes_older_pending_ones():
     """[testSuccessfulCheckpointSubsumesUnsuccessful] 2 completes, so 1 is given up, 3 is not."""
-    job = Told(max_concurrent=3)
+    job = Job(max_concurrent=3)
     for now_ms in (10, 20, 30):
         job.trigger(now_ms)
     assert aborted(job.complete(2)) == [(1, FailureReason.SUBSUMED)]
@@ -186,19 +186,19 @@ def test_a_completion_subsumes_older_pending_ones():
 
 def test_one_finalisation_at_a_time():
     """While 1 is being committed, 2 is ready and waits; then it is its turn."""
-    job = Told(max_concurrent=3)
+    job = Job(max_concurrent=3)
     for now_ms in (10, 20, 30):
         job.trigger(now_ms)
     assert [m.checkpoint_id for m in manifests(job.acknowledge(1))] == [1]
     assert manifests(job.acknowledge(3) + job.acknowledge(2)) == []
     assert job.phase(2) is job.phase(3) is Phase.READY
-    said = job.tell(CompletionWritten(1, 40))
+    said = job.post(CompletionWritten(1, 40))
     assert [m.checkpoint_id for m in manifests(said)] == [2]
 
 
 def test_a_failed_finalisation_lets_the_next_one_begin():
     """A commit that failed does not leave a ready checkpoint waiting for ever."""
-    job = Told(max_concurrent=2, tolerable_failed=9)
+    job = Job(max_concurrent=2, tolerable_failed=9)
     job.trigger(10)
     job.trigger(20)
     job.acknowledge(1)
@@ -209,24 +209,24 @@ def test_a_failed_finalisation_lets_the_next_one_begin():
 
 def test_an_older_one_that_becomes_ready_too_late_is_subsumed():
     """1 became ready while 2 was being committed: the completion of 2 gives it up."""
-    job = Told(max_concurrent=2)
+    job = Job(max_concurrent=2)
     job.trigger(10)
     job.trigger(20)
     job.acknowledge(2)
     job.acknowledge(1)
     assert job.phase(1) is Phase.READY
-    assert aborted(job.tell(CompletionWritten(2, 30))) == [(1, FailureReason.SUBSUMED)]
+    assert aborted(job.post(CompletionWritten(2, 30))) == [(1, FailureReason.SUBSUMED)]
 
 
 def test_increments_are_laid_on_the_newest_completed_checkpoint():
     """2 was triggered with base 0, 3 with base 1: each lineage adds up to that stage's state."""
-    job = Told(max_concurrent=2)
+    job = Job(max_concurrent=2)
     job.trigger(10)
     job.trigger(20)
     job.complete(1)
     job.trigger(30)
     (second,) = manifests(job.acknowledge(2))
-    job.tell(CompletionWritten(2, 40))
+    job.post(CompletionWritten(2, 40))
     (third,) = manifests(job.acknowledge(3))
     assert (second.base_id, second.stage("a").lineage) == (0, (2,))
     assert (third.base_id, third.stage("a").lineage) == (1, (2, 3))
@@ -234,7 +234,7 @@ def test_increments_are_laid_on_the_newest_completed_checkpoint():
 
 def test_a_snapshot_without_changes_adds_no_set():
     """A stage that changed nothing since its base keeps the lineage it had."""
-    job = Told()
+    job = Job()
     job.complete(job.trigger(10))
     job.trigger(20)
     (manifest,) = manifests(job.acknowledge(2, rows_changed=0))
@@ -246,7 +246,7 @@ def test_a_snapshot_without_changes_adds_no_set():
 
 def test_the_first_trigger_comes_after_one_interval():
     """[testTriggeringDelay] Nothing is triggered at the start, something at start + interval."""
-    job = Told()
+    job = Job()
     assert next_trigger_ms(job.state) == 10
     assert job.tick(9) == []
     assert triggered(job.tick(10)) == [1]
@@ -255,7 +255,7 @@ def test_the_first_trigger_comes_after_one_interval():
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_max_concurrent(most):
     """[testMaxConcurrentAttempts1/2/5] So many are in flight, and no more until one has ended."""
-    job = Told(max_concurrent=most)
+    job = Job(max_concurrent=most)
     for now_ms in range(0, 90, 10):
         job.tick(now_ms)
     assert len(job.pending) == most
@@ -266,7 +266,7 @@ def test_max_concurrent(most):
 
 def test_subsumed_checkpoints_free_their_places():
     """[testMaxConcurrentAttemptsWithSubsumption] After 2 of 2 completed, two more may start."""
-    job = Told(max_concurrent=2)
+    job = Job(max_concurrent=2)
     job.trigger(10)
     job.trigger(20)
     job.complete(2, now_ms=25)
@@ -275,7 +275,7 @@ def test_subsumed_checkpoints_free_their_places():
 
 def test_min_pause():
     """[testMinCheckpointPause] The pause counts from the completion, whatever the interval."""
-    job = Told(min_pause_ms=50)
+    job = Job(min_pause_ms=50)
     job.complete(job.trigger(10), now_ms=15)
     assert triggered(job.tick(64)) == []
     assert triggered(job.tick(65)) == [2]
@@ -283,7 +283,7 @@ def test_min_pause():
 
 def test_ids_only_rise():
     """Failed ones leave gaps, but no id is ever used twice."""
-    job = Told(tolerable_failed=99)
+    job = Job(tolerable_failed=99)
     for now_ms in range(10, 100, 10):
         job.tick(now_ms)
         job.fail(job.pending[0], FailureReason.TRIGGER_FAILED)
@@ -295,7 +295,7 @@ def test_ids_only_rise():
 
 def test_failures_in_a_row_beyond_the_tolerated_fail_the_job():
     """[testContinuousFailure] The third counted failure in a row is one too many for 2."""
-    job = Told(tolerable_failed=2)
+    job = Job(tolerable_failed=2)
     for now_ms in (10, 20):
         job.trigger(now_ms)
         job.fail(job.pending[0], FailureReason.SNAPSHOT_FAILED)
@@ -308,7 +308,7 @@ def test_failures_in_a_row_beyond_the_tolerated_fail_the_job():
 
 def test_a_success_forgives_earlier_failures():
     """[testBreakContinuousFailure] Only failures in a row count."""
-    job = Told(tolerable_failed=1)
+    job = Job(tolerable_failed=1)
     for now_ms in range(10, 100, 20):
         job.trigger(now_ms)
         job.fail(job.pending[0], FailureReason.EXPIRED)
@@ -320,7 +320,7 @@ def test_a_success_forgives_earlier_failures():
 @pytest.mark.parametrize("reason", [r for r in FailureReason if not r.counted])
 def test_uncounted_failures_never_fail_the_job(reason):
     """[testTotalCountValue] What says nothing about checkpoints does not count against them."""
-    job = Told()
+    job = Job()
     job.trigger(10)
     job.fail(1, reason)
     assert (job.state.failures, job.state.stopping) == (0, False)
@@ -328,7 +328,7 @@ def test_uncounted_failures_never_fail_the_job(reason):
 
 def test_a_checkpoint_counts_once():
     """[testIgnoreOneCheckpointRepeatedlyCountMultiTimes] Five words of one failure are one."""
-    job = Told(tolerable_failed=1)
+    job = Job(tolerable_failed=1)
     job.trigger(10)
     for _ in range(5):
         job.fail(1, FailureReason.SNAPSHOT_FAILED)
@@ -337,7 +337,7 @@ def test_a_checkpoint_counts_once():
 
 def test_failures_older_than_the_last_success_do_not_count():
     """[testIgnoresPastCheckpoints] What a completion subsumes cannot be counted any more."""
-    job = Told(max_concurrent=2)
+    job = Job(max_concurrent=2)
     job.trigger(10)
     job.trigger(20)
     job.complete(2)
@@ -347,7 +347,7 @@ def test_failures_older_than_the_last_success_do_not_count():
 
 def test_no_trigger_in_the_tick_that_exceeds_the_tolerance():
     """The expiry that fails the job and a due trigger fall on one tick: nothing is triggered."""
-    job = Told(tolerable_failed=0)
+    job = Job(tolerable_failed=0)
     job.trigger(10)
     said = job.tick(110)
     assert triggered(said) == []
@@ -370,7 +370,7 @@ def test_no_trigger_in_the_tick_that_exceeds_the_tolerance():
 )
 def test_an_illegal_move_raises_and_changes_nothing(event, words):
     """What the graph does not have or nobody asked for is a violation; the state is the same."""
-    job = Told(JOIN)
+    job = Job(JOIN)
     job.trigger(10)
     job.acknowledge(1, "a")
     state, before = job.state, copy.deepcopy(job.state)
@@ -381,29 +381,29 @@ def test_an_illegal_move_raises_and_changes_nothing(event, words):
 
 def test_a_stop_gives_up_what_is_pending():
     """A stop aborts what is under way, once, and says when nothing is pending any more."""
-    job = Told(max_concurrent=2)
+    job = Job(max_concurrent=2)
     job.trigger(10)
     job.trigger(20)
     job.acknowledge(1)
-    assert aborted(job.tell(StopRequested())) == [(2, FailureReason.JOB_STOPPED)]
-    assert job.tell(StopRequested()) == []
-    assert job.tell(CompletionWritten(1, 30)) == [StopJob()]
+    assert aborted(job.post(StopRequested())) == [(2, FailureReason.JOB_STOPPED)]
+    assert job.post(StopRequested()) == []
+    assert job.post(CompletionWritten(1, 30)) == [StopJob()]
     assert (job.state.completed_id, next_trigger_ms(job.state)) == (1, None)
 
 
 def test_a_compaction_makes_later_lineages_shorter():
     """Manifests name the set in the place of those it replaces, so they do not grow for ever."""
-    job = Told()
+    job = Job()
     for now in (10, 20, 30):
         job.complete(job.trigger(now), now_ms=now)
-    assert job.tell(LineageCompacted(Compacted(2, "a", -2, (1, 2)))) == []
+    assert job.post(LineageCompacted(Compacted(2, "a", -2, (1, 2)))) == []
     job.complete(job.trigger(40), now_ms=40)
     assert [m.stages[0].lineage for m in manifests(job.said)[-2:]] == [(1, 2, 3), (-2, 3, 4)]
 
 
 def test_a_compaction_before_anything_completed_changes_nothing():
     """It is of a checkpoint that the attempt does not go on from."""
-    job = Told()
+    job = Job()
     before = job.state
-    assert job.tell(LineageCompacted(Compacted(2, "a", -2, (1, 2)))) == []
+    assert job.post(LineageCompacted(Compacted(2, "a", -2, (1, 2)))) == []
     assert job.state == before

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from building import JOIN, SINGLE, Told, X, Y, aborted, manifests, report, rows, triggered
+from building import JOIN, SINGLE, Job, X, Y, aborted, manifests, report, rows, triggered
 
 from absflow.protocol.alignment_state import Barrier
 from absflow.protocol.checkpoints import (
@@ -40,9 +40,9 @@ POLICY = Policy(interval_ms=10, timeout_ms=100)
 
 def test_the_final_checkpoint_is_triggered_at_once():
     """When every input is exhausted, the last checkpoint waits for neither interval nor pause."""
-    job = Told(interval_ms=10_000, min_pause_ms=10_000)
+    job = Job(interval_ms=10_000, min_pause_ms=10_000)
     job.complete(job.trigger(10_000), now_ms=10_001)
-    job.tell(InputExhausted(X))
+    job.post(InputExhausted(X))
     assert job.trigger(10_002) == 2
     said = job.complete(2, now_ms=10_003)
     assert said[-2:] == [FinishJob(2), StopJob()]
@@ -51,9 +51,9 @@ def test_the_final_checkpoint_is_triggered_at_once():
 
 def test_a_checkpoint_from_before_the_exhaustion_does_not_finish_the_job():
     """Rows may have come after barrier 1, so its completion is followed by one more."""
-    job = Told()
+    job = Job()
     job.trigger(10)
-    job.tell(InputExhausted(X))
+    job.post(InputExhausted(X))
     assert job.complete(1) == []
     assert job.trigger(11) == 2
     assert FinishJob(2) in job.complete(2)
@@ -61,15 +61,15 @@ def test_a_checkpoint_from_before_the_exhaustion_does_not_finish_the_job():
 
 def test_only_one_final_checkpoint_is_pending():
     """Ticks while the final checkpoint is under way trigger no second one, though two may fly."""
-    job = Told(max_concurrent=3)
-    job.tell(InputExhausted(X))
+    job = Job(max_concurrent=3)
+    job.post(InputExhausted(X))
     assert [triggered(job.tick(t)) for t in range(1, 60)] == [[1]] + [[]] * 58
 
 
 def test_a_failed_final_checkpoint_is_tried_again():
     """The job does not end without a checkpoint that holds every row."""
-    job = Told(tolerable_failed=3)
-    job.tell(InputExhausted(X))
+    job = Job(tolerable_failed=3)
+    job.post(InputExhausted(X))
     job.trigger(1)
     job.fail(1, FailureReason.SNAPSHOT_FAILED)
     assert triggered(job.tick(2)) == [2]
@@ -77,10 +77,10 @@ def test_a_failed_final_checkpoint_is_tried_again():
 
 def test_a_finished_job_gives_up_what_is_pending():
     """A younger checkpoint that is still under way when the final one completes is not awaited."""
-    job = Told(max_concurrent=3)
+    job = Job(max_concurrent=3)
     job.trigger(10)
     job.trigger(20)
-    job.tell(InputExhausted(X))
+    job.post(InputExhausted(X))
     job.trigger(21)
     job.complete(1, now_ms=22)
     assert aborted(job.complete(3)) == [(2, FailureReason.SUBSUMED)]
@@ -92,9 +92,9 @@ def test_a_finished_job_gives_up_what_is_pending():
 
 def test_an_input_ends_when_a_checkpoint_holds_all_of_it():
     """END is written when a checkpoint that was triggered after the exhaustion has completed."""
-    job = Told(JOIN)
+    job = Job(JOIN)
     job.trigger(10)
-    job.tell(InputExhausted(X))
+    job.post(InputExhausted(X))
     assert WriteEnd(X) not in job.complete(1, "abc")
     assert job.state.ended == frozenset()
     assert WriteEnd(X) in job.complete(job.trigger(20), "abc", now_ms=20)
@@ -103,8 +103,8 @@ def test_an_input_ends_when_a_checkpoint_holds_all_of_it():
 
 def test_an_ended_stage_is_not_awaited_and_keeps_its_part():
     """Stage a, whose only input has ended, counts with its last state in later checkpoints."""
-    job = Told(JOIN)
-    job.tell(InputExhausted(X))
+    job = Job(JOIN)
+    job.post(InputExhausted(X))
     job.complete(job.trigger(10), "abc", now_ms=10)
     job.trigger(20)
     assert job.state.pending[2].awaited == {"b", "c"}
@@ -116,18 +116,18 @@ def test_an_ended_stage_is_not_awaited_and_keeps_its_part():
 
 def test_a_report_of_an_ended_stage_is_of_no_use():
     """A barrier that overtook the END row makes the ended stage report; nobody waits for that."""
-    job = Told(JOIN)
-    job.tell(InputExhausted(X))
+    job = Job(JOIN)
+    job.post(InputExhausted(X))
     job.complete(job.trigger(10), "abc", now_ms=10)
     job.trigger(20)
-    said = job.tell(StageReported(report(2, "a")))
+    said = job.post(StageReported(report(2, "a")))
     assert said == [DiscardReport(2, "a", Unexpected.UNKNOWN)]
 
 
 def test_the_last_input_to_end_finishes_the_job_instead():
     """When the rest is exhausted too, no END is written: the final checkpoint holds everything."""
-    job = Told(JOIN)
-    job.tell(InputExhausted(X), InputExhausted(Y))
+    job = Job(JOIN)
+    job.post(InputExhausted(X), InputExhausted(Y))
     said = job.complete(job.trigger(1), "abc")
     assert said[-2:] == [FinishJob(1), StopJob()]
     assert not any(isinstance(a, WriteEnd) for a in job.said)
@@ -135,10 +135,10 @@ def test_the_last_input_to_end_finishes_the_job_instead():
 
 def test_exhaustion_is_heard_once():
     """A second word of it does not ask for another checkpoint."""
-    job = Told()
-    job.tell(InputExhausted(X))
+    job = Job()
+    job.post(InputExhausted(X))
     job.trigger(1)
-    job.tell(InputExhausted(X))
+    job.post(InputExhausted(X))
     assert FinishJob(1) in job.complete(1)
 
 
@@ -205,12 +205,12 @@ def restarted(job, **more):
     state, _ = machine.recover(
         job.state.topology, job.state.policy, 1000, rows(job.said), facts, completed, **more
     )
-    return Told(state=state)
+    return Job(state=state)
 
 
 def test_increments_go_on_after_a_restart():
     """The first checkpoint of a new driver is laid on the last one of the old."""
-    job = Told()
+    job = Job()
     job.complete(job.trigger(10), now_ms=10)
     job.trigger(20)
     after = restarted(job)
@@ -230,7 +230,7 @@ def restored(completed, floor=0):
 
 
 def test_an_attempt_gives_up_what_another_left_pending():
-    """5 and 7 come to their end, and no stage of this attempt is told to release them."""
+    """5 and 7 come to their end, and no stage of this attempt has to release them."""
     _, said = restored(MANIFEST)
     reason = FailureReason.DRIVER_RESTART
     assert said == tuple(WriteAbort(Barrier(n, 2, 2), reason, release=False) for n in (5, 7))
@@ -238,7 +238,7 @@ def test_an_attempt_gives_up_what_another_left_pending():
 
 def test_increments_go_on_from_the_checkpoint_that_was_restored():
     """Not from 6, which is newer, but was left behind; ids rise over it all the same."""
-    job = Told(state=restored(MANIFEST)[0])
+    job = Job(state=restored(MANIFEST)[0])
     assert job.trigger(10) == 8
     assert job.state.pending[8].barrier == Barrier(8, 4, 4, 10)
     (manifest,) = manifests(job.acknowledge(8))
@@ -250,7 +250,7 @@ def test_an_attempt_that_must_start_full(triggers, floor, first):
     """A fork or a migrated state: everything is full until one has completed, then as ever."""
     rows = tuple(Triggered(Barrier(n, 2, 2), ours=False) for n in triggers)
     policy = replace(POLICY, max_concurrent=2)
-    job = Told(state=machine.recover(SINGLE, policy, 0, rows, (), None, floor=floor)[0])
+    job = Job(state=machine.recover(SINGLE, policy, 0, rows, (), None, floor=floor)[0])
     assert (job.trigger(10), job.trigger(20)) == (first, first + 1)
     assert {(p.barrier.base_id, p.barrier.completed_id) for p in job.state.pending.values()} == {
         (0, 0)
@@ -264,34 +264,34 @@ def test_an_attempt_that_must_start_full(triggers, floor, first):
 
 def test_reports_to_the_dead_driver_are_late():
     """Stages report to the new driver what the old one triggered; it is discarded."""
-    job = Told()
+    job = Job()
     job.trigger(10)
-    said = restarted(job).tell(StageReported(report(1, "a")))
+    said = restarted(job).post(StageReported(report(1, "a")))
     assert said == [DiscardReport(1, "a", Unexpected.LATE)]
 
 
 def test_ended_inputs_stay_ended_over_a_restart():
     """An END row is there for good: its stage is not awaited, and END is not asked for again."""
-    job = Told(JOIN)
-    job.tell(InputExhausted(X))
+    job = Job(JOIN)
+    job.post(InputExhausted(X))
     job.complete(job.trigger(10), "abc", now_ms=10)
     after = restarted(job, ended=frozenset({X}))
     after.trigger(1010)
     assert after.state.pending[2].awaited == {"b", "c"}
     assert not any(isinstance(a, WriteEnd) for a in after.complete(2, "bc", now_ms=1011))
-    after.tell(InputExhausted(Y))
+    after.post(InputExhausted(Y))
     assert FinishJob(3) in after.complete(after.trigger(1012), "bc", now_ms=1013)
 
 
 def test_a_job_that_finished_before_the_crash_finishes_again():
-    """The final manifest landed but nobody heard: one more checkpoint, without changes, ends it."""
-    job = Told()
-    job.tell(InputExhausted(X))
+    """The final manifest landed unanswered: one more checkpoint, without changes, ends it."""
+    job = Job()
+    job.post(InputExhausted(X))
     job.complete(job.trigger(1))
     after = restarted(job)
-    after.tell(InputExhausted(X), Tick(1000))
+    after.post(InputExhausted(X), Tick(1000))
     after.acknowledge(2, rows_changed=0)
     assert after.phase(2).value == "triggering"
-    after.tell(messages.TriggerWritten(2))
-    assert after.tell(CompletionWritten(2, 1001)) == [FinishJob(2), StopJob()]
+    after.post(messages.TriggerWritten(2))
+    assert after.post(CompletionWritten(2, 1001)) == [FinishJob(2), StopJob()]
     assert after.state.completed.stage("a").lineage == (1,)

@@ -4,7 +4,7 @@ Names in brackets are Flink's settings.
 """
 
 import pytest
-from building import JOIN, SINGLE, Told, X, aborted, report, triggered
+from building import JOIN, SINGLE, Job, X, aborted, report, triggered
 
 from absflow.protocol.checkpoints import FailureReason
 from absflow.protocol.coordinator.messages import (
@@ -25,7 +25,7 @@ def overtaking(said):
 
 def test_without_a_timeout_nothing_overtakes():
     """Mode aligned: barriers wait for as long as the checkpoint may take."""
-    job = Told(JOIN)
+    job = Job(JOIN)
     job.trigger(10)
     assert overtaking(job.tick(109)) == []
     assert aborted(job.tick(110)) == [(1, FailureReason.EXPIRED)]
@@ -33,25 +33,25 @@ def test_without_a_timeout_nothing_overtakes():
 
 def test_a_timeout_of_zero_overtakes_at_once():
     """Mode unaligned: as soon as the barrier is written, not before."""
-    job = Told(JOIN, aligned_timeout_ms=0)
+    job = Job(JOIN, aligned_timeout_ms=0)
     assert triggered(job.tick(10)) == [1]
     assert overtaking(job.said) == []
-    assert overtaking(job.tell(TriggerWritten(1))) == [1]
+    assert overtaking(job.post(TriggerWritten(1))) == [1]
     assert overtaking(job.tick(11)) == []
 
 
 def test_barriers_that_do_not_align_in_time_overtake_once():
     """[execution.checkpointing.aligned-checkpoint-timeout], counted from the trigger."""
-    job = Told(JOIN, aligned_timeout_ms=20, max_concurrent=1)
+    job = Job(JOIN, aligned_timeout_ms=20, max_concurrent=1)
     job.trigger(10)
     assert overtaking(job.tick(29)) == []
     assert overtaking(job.tick(30)) == [1]
     assert overtaking(job.tick(40)) == []
-    assert overtaking(job.tell(HeldTooMuch(1))) == []
+    assert overtaking(job.post(HeldTooMuch(1))) == []
 
 
 def test_the_overtake_carries_the_barrier_of_the_checkpoint():
-    job = Told(JOIN, aligned_timeout_ms=20)
+    job = Job(JOIN, aligned_timeout_ms=20)
     job.trigger(10)
     job.complete(1, "abc")
     job.trigger(20)
@@ -62,21 +62,21 @@ def test_the_overtake_carries_the_barrier_of_the_checkpoint():
 
 def test_a_checkpoint_that_every_stage_has_reported_overtakes_nothing():
     """It waits for its history only."""
-    job = Told(JOIN, aligned_timeout_ms=20)
+    job = Job(JOIN, aligned_timeout_ms=20)
     job.trigger(10)
-    job.tell(*(StageReported(report(1, stage)) for stage in "abc"))
+    job.post(*(StageReported(report(1, stage)) for stage in "abc"))
     assert overtaking(job.tick(50)) == []
 
 
 def test_several_in_flight_overtake_the_oldest_first():
-    job = Told(JOIN, aligned_timeout_ms=20, max_concurrent=3)
+    job = Job(JOIN, aligned_timeout_ms=20, max_concurrent=3)
     job.trigger(10)
     job.trigger(20)
     assert overtaking(job.tick(45)) == [1, 2]
 
 
 def test_an_expired_checkpoint_overtakes_nothing_any_more():
-    job = Told(JOIN, aligned_timeout_ms=100)
+    job = Job(JOIN, aligned_timeout_ms=100)
     job.trigger(10)
     said = job.tick(110)
     assert aborted(said) == [(1, FailureReason.EXPIRED)]
@@ -87,20 +87,20 @@ def test_an_expired_checkpoint_overtakes_nothing_any_more():
 
 
 def test_a_stage_that_holds_too_much_has_the_checkpoint_overtake():
-    job = Told(JOIN, aligned_timeout_ms=50)
+    job = Job(JOIN, aligned_timeout_ms=50)
     job.trigger(10)
-    said = job.tell(HeldTooMuch(1, "stage c holds 9 bytes"))
+    said = job.post(HeldTooMuch(1, "stage c holds 9 bytes"))
     assert (overtaking(said), aborted(said)) == ([1], [])
-    assert job.tell(HeldTooMuch(1)) == []
+    assert job.post(HeldTooMuch(1)) == []
 
 
 def test_where_nothing_may_overtake_it_is_aborted():
-    job = Told(JOIN)
+    job = Job(JOIN)
     job.trigger(10)
-    said = job.tell(HeldTooMuch(1, "stage c holds 9 bytes"))
+    said = job.post(HeldTooMuch(1, "stage c holds 9 bytes"))
     assert aborted(said) == [(1, FailureReason.HELD_TOO_MUCH)]
     assert "holds 9 bytes" in job.state.last_failure
-    assert job.tell(HeldTooMuch(1)) == []
+    assert job.post(HeldTooMuch(1)) == []
 
 
 # -- savepoints -----------------------------------------------------------------------------------
@@ -108,15 +108,15 @@ def test_where_nothing_may_overtake_it_is_aborted():
 
 def test_a_savepoint_is_always_aligned():
     """[Flink: savepoints are aligned whatever the setting.]"""
-    job = Told(JOIN, aligned_timeout_ms=0)
+    job = Job(JOIN, aligned_timeout_ms=0)
     job.savepoint(10)
     assert overtaking([*job.said, *job.tick(90)]) == []
-    assert aborted(job.tell(HeldTooMuch(1))) == [(1, FailureReason.HELD_TOO_MUCH)]
+    assert aborted(job.post(HeldTooMuch(1))) == [(1, FailureReason.HELD_TOO_MUCH)]
 
 
 def test_nothing_overtakes_a_savepoint():
     """A checkpoint behind it would have every stage snapshot the savepoint too, unaligned."""
-    job = Told(JOIN, aligned_timeout_ms=0, max_concurrent=2)
+    job = Job(JOIN, aligned_timeout_ms=0, max_concurrent=2)
     job.savepoint(5)
     job.trigger(15)
     assert overtaking(job.said) == []
@@ -125,7 +125,7 @@ def test_nothing_overtakes_a_savepoint():
 
 
 def test_a_savepoint_behind_it_keeps_no_checkpoint_from_overtaking():
-    job = Told(JOIN, aligned_timeout_ms=20)
+    job = Job(JOIN, aligned_timeout_ms=20)
     job.trigger(10)
     job.savepoint(15)
     assert overtaking(job.tick(30)) == [1]
@@ -136,24 +136,24 @@ def test_a_savepoint_behind_it_keeps_no_checkpoint_from_overtaking():
 
 def test_a_job_does_not_finish_while_rows_are_in_flight():
     """They are in the checkpoint, but not in the output; the next one is due by the clock."""
-    job = Told(SINGLE, aligned_timeout_ms=0)
-    job.tell(InputExhausted(X))
+    job = Job(SINGLE, aligned_timeout_ms=0)
+    job.post(InputExhausted(X))
     assert triggered(job.tick(3)) == [1]
-    job.tell(TriggerWritten(1))
+    job.post(TriggerWritten(1))
     job.acknowledge(1)
-    said = job.tell(CompletionWritten(1, 8, in_flight=4))
+    said = job.post(CompletionWritten(1, 8, in_flight=4))
     assert said == []
     assert triggered(job.tick(12)) == []
     assert triggered(job.tick(13)) == [2]
-    job.tell(TriggerWritten(2))
+    job.post(TriggerWritten(2))
     assert FinishJob(2) in job.complete(2, now_ms=20)
 
 
 @pytest.mark.parametrize("in_flight", [0, 1])
 def test_an_input_does_not_end_while_rows_are_in_flight(in_flight):
-    job = Told(JOIN, aligned_timeout_ms=0)
-    job.tell(InputExhausted(X))
+    job = Job(JOIN, aligned_timeout_ms=0)
+    job.post(InputExhausted(X))
     job.trigger(10)
     job.acknowledge(1, "abc")
-    said = job.tell(CompletionWritten(1, 20, in_flight))
+    said = job.post(CompletionWritten(1, 20, in_flight))
     assert said == ([] if in_flight else [WriteEnd(X)])

@@ -32,7 +32,7 @@ POLICY = Policy(
 EVENTS = (
     *(Tick(now_ms) for now_ms in (10, 20, 25, 40)),
     StopRequested(),
-    SavepointRequested("wish", 10),
+    SavepointRequested("request-1", 10),
     SavepointRequested("stop", 20, stop=True),
     *(
         event
@@ -163,7 +163,7 @@ def test_every_request_is_answered():
                 manifest = action.manifest
                 assert (manifest.kind, manifest.request) == (pending.kind, pending.request)
                 answered.add(manifest.request)
-    assert answered == {"", "wish", "stop"}
+    assert answered == {"", "request-1", "stop"}
 
 
 def test_a_request_is_taken_in_refused_or_known():

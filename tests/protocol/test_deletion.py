@@ -39,7 +39,7 @@ def job(*checkpoints, **more):
 
 
 def asked(there, *ids):
-    return judge(there, Deletion("wish", ids))
+    return judge(there, Deletion("request-1", ids))
 
 
 def subsets(items):
@@ -53,7 +53,7 @@ def subsets(items):
 def test_savepoints_and_older_checkpoints_may_go():
     """Whatever the policy would keep of them."""
     there = job(*(completed(n) for n in (1, 2, 3, 5)), savepoints=frozenset({2}))
-    assert asked(there, 3, 2, 1, 2) == Verdict("wish", (1, 2, 3))
+    assert asked(there, 3, 2, 1, 2) == Verdict("request-1", (1, 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -83,37 +83,37 @@ def test_savepoints_and_older_checkpoints_may_go():
 )
 def test_what_is_refused(there, ids, why):
     """The request as a whole, with every reason."""
-    assert asked(there, *ids) == Verdict("wish", refused=why)
+    assert asked(there, *ids) == Verdict("request-1", refused=why)
 
 
 def test_what_is_deleted_already_is_in_nobodys_way():
-    """A wish that overlaps with an earlier one brings the rest about."""
+    """A request that overlaps with an earlier one brings the rest about."""
     there = job(completed(1), completed(2), completed(3), deleted=frozenset({1}))
-    assert asked(there, 1, 2) == Verdict("wish", (2,))
+    assert asked(there, 1, 2) == Verdict("request-1", (2,))
 
 
 def test_what_an_attempt_was_restored_from_may_go_once_it_has_its_own():
     """A savepoint of its own is not enough: increments may still be laid on what is below."""
     there = job(completed(1), completed(2), attempts={1: 0, 2: 1})
     assert asked(there, 1).refused
-    assert asked(there, 2) == Verdict("wish", (2,))  # a restore has left it behind
+    assert asked(there, 2) == Verdict("request-1", (2,))  # a restore has left it behind
     own = replace(there, completed=(*there.completed, completed(4, attempt=2)))
-    assert asked(own, 1) == Verdict("wish", (1,))
+    assert asked(own, 1) == Verdict("request-1", (1,))
     assert asked(replace(own, savepoints=frozenset({4})), 1).refused
 
 
-def test_a_savepoint_written_by_hand_takes_nobodys_place():
+def test_a_written_savepoint_takes_nobodys_place():
     """The job goes on from 5, which it stopped with, not from 6, which was written from it."""
     there = job(completed(3), completed(5), completed(6), savepoints=frozenset({5, 6}))
     there = replace(there, written=frozenset({6}))
     assert asked(there, 5).refused
-    assert asked(there, 6) == Verdict("wish", (6,))
+    assert asked(there, 6) == Verdict("request-1", (6,))
     restored = replace(there, attempts={1: 0, 2: 6})
     assert asked(restored, 6).refused
-    assert asked(restored, 5) == Verdict("wish", (5,))
+    assert asked(restored, 5) == Verdict("request-1", (5,))
 
 
-def test_what_was_written_by_hand_outlives_its_base():
+def test_a_written_savepoint_outlives_its_base():
     """It names the sets of the base, so they stay without it."""
     there = job(completed(3), completed(4, 3, 4), completed(5, 3, 4), completed(7))
     there = replace(there, savepoints=frozenset({5}), written=frozenset({5}))
@@ -145,7 +145,7 @@ def test_shared_sets_stay():
 
 
 def test_orphans_are_not_freed_by_it():
-    """What goes anyhow is not told; nor is a compaction."""
+    """What goes anyhow is not listed; nor is a compaction."""
     there = job(completed(1), completed(3), sets={"a": frozenset({1, 2, 3})})
     assert freed(there, (1,)) == (DeleteSets("a", (1,)),)
 
@@ -240,13 +240,13 @@ def check_what_is_left(there, verdict, before):
 
 # -- requests ---------------------------------------------------------------------------------
 
-WISHES = (Deletion("a", (1,)), Deletion("b", (4, 2)), Deletion("c", (1, 2)), Deletion("d", (1,)))
+DELETIONS = (Deletion("a", (1,)), Deletion("b", (4, 2)), Deletion("c", (1, 2)), Deletion("d", (1,)))
 
 
 def test_requests_are_answered_in_their_order():
     """Each by what the ones before it have left."""
     there = job(*(completed(n) for n in (1, 2, 4)))
-    verdicts = obey(there, WISHES, ())
+    verdicts = obey(there, DELETIONS, ())
     assert [(v.request, v.delete) for v in verdicts] == [
         ("a", (1,)),
         ("b", ()),
@@ -259,11 +259,11 @@ def test_requests_are_answered_in_their_order():
 def test_a_kill_between_any_two_answers_changes_nothing():
     """A driver that comes next, and is given all requests again, writes what is owed, once."""
     there = job(*(completed(n) for n in (1, 2, 4)))
-    whole = obey(there, WISHES, ())
+    whole = obey(there, DELETIONS, ())
     for kills in subsets(range(len(whole) + 1)):
         written = []
         for answers in [*kills, len(whole)]:  # how many are written when it is killed
             deleted = frozenset(n for v in written for n in v.delete)
-            owed = obey(replace(there, deleted=deleted), WISHES, {v.request for v in written})
+            owed = obey(replace(there, deleted=deleted), DELETIONS, {v.request for v in written})
             written += owed[: max(0, answers - len(written))]
         assert tuple(written) == whole

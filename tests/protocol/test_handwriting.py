@@ -1,4 +1,4 @@
-"""What a savepoint written by hand holds, and where its state goes."""
+"""What a written savepoint holds, and where its state goes."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_what_is_not_given_is_kept_as_it_was():
 
 
 def test_what_is_given_is_one_full_set_at_the_positions_of_the_base():
-    """Nothing of how the base came about is told of it."""
+    """Nothing of how the base came about is said of it."""
     report = StageReport("a", 6, 9, {"a-in": "7"}, rows_changed=3, keys_total=3)
     assert compose(6, 2000, BASE, {"a": 3}).stage("a") == StageManifest(report, (6,))
 
@@ -48,9 +48,9 @@ def test_what_is_made_from_nothing_has_no_positions():
 
 
 def stage(state="int64", inputs=("x",), table=None, groups=4):
-    told = {"inputs": list(inputs), "key": [["k", "string"]], "state": [["n", state]]}
-    told |= {"output": [], "key-groups": groups, "channel": False}
-    return told if table is None else {**told, "table": table}
+    described = {"inputs": list(inputs), "key": [["k", "string"]], "state": [["n", state]]}
+    described |= {"output": [], "key-groups": groups, "channel": False}
+    return described if table is None else {**described, "table": table}
 
 
 def test_stages_are_described_as_the_savepoint_holds_them():

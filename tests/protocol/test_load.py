@@ -84,16 +84,16 @@ def test_only_the_last_minute_counts(meter: Meter) -> None:
 def test_shares_are_those_of_every_millisecond(
     batches: list[tuple[int, int, int, int, bool, bool]], rest: int
 ) -> None:
-    """Against a count of them, whatever is open at the end and however late it is told."""
+    """Against a count of them, whatever is open at the end and however late it is known."""
     meter = Meter(0)
     now, running, waiting = 0, set[int](), set[int]()
-    told: list[tuple[int, int, int]] = []
+    known: list[tuple[int, int, int]] = []
     for number, (idle, before, wait, work, late, dies) in enumerate(batches):
         start = now + idle
         meter.began(number, start)
-        for done in told:
+        for done in known:
             meter.done(*done)
-        told = []
+        known = []
         meter.waits(start + before)
         meter.goes_on(start + before + wait)
         now = start + before + wait + work
@@ -102,10 +102,10 @@ def test_shares_are_those_of_every_millisecond(
         if dies:
             meter.died(now)
         elif late:
-            told.append((number, start, now))
+            known.append((number, start, now))
         else:
             meter.done(number, start, now)
-    for done in told:
+    for done in known:
         meter.done(*done)
     end = now + rest
     since = max(0, end - WINDOW_MS)

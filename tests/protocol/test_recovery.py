@@ -44,7 +44,7 @@ class Life:
         runs: its attempt; 0 before the first.
         wanted: what will lie behind it once the attempt that was begun last is ready; None if it
             is, or if there is none.
-        by_hand: the savepoint that was written since the job last did anything; 0 if none was.
+        by_writer: the savepoint that was written since the job last did anything; 0 if none was.
         clock: counts the drivers.
     """
 
@@ -54,7 +54,7 @@ class Life:
     past_of: tuple[tuple[Origin, ...], ...] = ()
     runs: int = 0
     wanted: tuple[Origin, ...] | None = None
-    by_hand: int = 0
+    by_writer: int = 0
     clock: int = 0
 
     @property
@@ -76,7 +76,7 @@ class Life:
             completed=(*self.completed, (origin.checkpoint_id, self.runs, None, self.clock)),
             past=past,
             past_of=(*self.past_of, past),
-            by_hand=0,
+            by_writer=0,
         )
 
     def write(self, base):
@@ -89,16 +89,16 @@ class Life:
             self,
             completed=(*self.completed, fact),
             past_of=(*self.past_of, past),
-            by_hand=origin.checkpoint_id,
+            by_writer=origin.checkpoint_id,
             clock=self.clock + 1,
         )
 
-    def start(self, wish, kill):
-        """A start that asks for ``wish`` and comes as far as ``kill``; None if it is refused."""
-        decided = decide(self.attempts, wish, self.written)
+    def start(self, target, kill):
+        """A start that asks for ``target`` and comes as far as ``kill``; None if it is refused."""
+        decided = decide(self.attempts, target, self.written)
         clock = self.clock + 1
         if isinstance(decided, GoOn):
-            assert wish is None
+            assert target is None
             assert decided.attempt == self.runs == max(a for a, *_ in self.rows)
             return self
         numbers = {a for a, *_ in self.rows}
@@ -129,28 +129,28 @@ class Life:
             past=past,
             runs=decided.attempt,
             wanted=None,
-            by_hand=0,
+            by_writer=0,
             clock=clock,
         )
 
-    def meant(self, wish):
-        """What a wish means, by what is kept beside the facts."""
-        if wish.root not in (None, ROOT):
-            return Origin(wish.root, wish.checkpoint_id)
-        if wish.checkpoint_id is None:
+    def meant(self, target):
+        """What a target means, by what is kept beside the facts."""
+        if target.root not in (None, ROOT):
+            return Origin(target.root, target.checkpoint_id)
+        if target.checkpoint_id is None:
             return self.newest
-        known = wish.checkpoint_id <= len(self.completed)
-        return Origin(ROOT, wish.checkpoint_id) if known else None
+        known = target.checkpoint_id <= len(self.completed)
+        return Origin(ROOT, target.checkpoint_id) if known else None
 
     @property
     def newest(self):
         """What ``latest`` is to mean."""
-        if self.by_hand:
-            return Origin(ROOT, self.by_hand)
+        if self.by_writer:
+            return Origin(ROOT, self.by_writer)
         return self.past[0] if self.past else None
 
 
-def wishes(life):
+def targets(life):
     """Everything that can be asked of it."""
     ids = [RestoreTarget(None, n) for n, *_ in life.completed]
     return [None, RestoreTarget(), RestoreTarget(OTHER, 7), *ids]
@@ -189,7 +189,7 @@ def check_life(life):
 
 def steps(life):
     """Every life that this one can become by one thing that happens."""
-    starts = (life.start(wish, kill) for wish, kill in product(wishes(life), KILLS))
+    starts = (life.start(target, kill) for target, kill in product(targets(life), KILLS))
     lives = [after for after in starts if after is not None]
     running = bool(life.runs) and life.wanted is None
     if life.rows and not running:
@@ -200,7 +200,7 @@ def steps(life):
 
 
 def test_every_short_life_comes_to_an_attempt_that_is_ready():
-    """All sequences of up to six starts, kills, checkpoints and savepoints written by hand."""
+    """All sequences of up to six starts, kills, checkpoints and written savepoints."""
     seen, front = {Life()}, [Life()]
     for _ in range(6):
         front = list(dict.fromkeys(after for life in front for after in steps(life)))
@@ -225,7 +225,7 @@ def test_long_lives_do_so_too(data):
 
 
 def test_a_start_that_asks_for_a_checkpoint_restores_each_time():
-    """A wish that stays in the conf makes a new attempt at every start."""
+    """A target that stays in the conf makes a new attempt at every start."""
     ready = [Attempt(1, ready=True), Attempt(2, Origin(ROOT, 4), ready=True)]
     assert decide(ready, RestoreTarget()) == Restore(3, RestoreTarget())
     assert decide([], RestoreTarget(None, 4)) == Restore(1, RestoreTarget(None, 4))
@@ -253,7 +253,7 @@ def test_the_line_ends_at_a_deleted_checkpoint():
     assert latest(ROOT, attempts, {1: 1, 2: 1, 3: 1, 4: 2}, {}, {4}) == Origin(ROOT, 2)
 
 
-def test_a_savepoint_written_by_hand_is_the_latest_until_the_job_does_something():
+def test_a_written_savepoint_is_the_latest_until_the_job_does_something():
     """It counts until a newer checkpoint, or a restore from another one; then by its id only."""
     ready, again = Attempt(1, None, True, 1), Attempt(2, Origin(ROOT, 1), True, 4)
     written = {3: WrittenSavepoint(1, 3)}
@@ -283,7 +283,7 @@ def test_attempts_are_read_from_their_facts():
 
 
 @pytest.mark.parametrize(
-    ("text", "wish"),
+    ("text", "target"),
     [
         ("latest", RestoreTarget()),
         (" 42 ", RestoreTarget(None, 42)),
@@ -295,9 +295,9 @@ def test_attempts_are_read_from_their_facts():
         ("9" * 18, RestoreTarget(None, int("9" * 18))),
     ],
 )
-def test_a_wish_is_read(text, wish):
+def test_a_target_is_read(text, target):
     """All four forms; the path is kept but for its last slash."""
-    assert parse_target(text) == wish
+    assert parse_target(text) == target
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_a_wish_is_read(text, wish):
         "1" * 19,
     ],
 )
-def test_what_is_no_wish_is_refused(text):
+def test_what_is_no_target_is_refused(text):
     """With the forms that there are."""
     with pytest.raises(ValueError, match=r"latest, a checkpoint's id, PATH#ID or PATH#latest"):
         parse_target(text)
@@ -374,13 +374,13 @@ CHAIN = {"left": stage(), "tally": stage("g int64", inputs=("left",))}
 
 def test_the_same_graph_fits():
     """Everything is taken as it is, and there is nothing to say."""
-    told = fitted(CHAIN, CHAIN)
-    assert (told.differences, told.problems) == ((), ())
-    assert told.stages == (
+    matched = fitted(CHAIN, CHAIN)
+    assert (matched.differences, matched.problems) == ((), ())
+    assert matched.stages == (
         StageFit("left", "left", (1, 3), 5, key_groups=(4, 4)),
         StageFit("tally", "tally", (1, 3), 5, key_groups=(4, 4)),
     )
-    assert told.positions == {"a": "a at 3"}
+    assert matched.positions == {"a": "a at 3"}
 
 
 def in_flight(graph, rows=3, **declared):
@@ -394,33 +394,33 @@ def in_flight(graph, rows=3, **declared):
 
 def test_rows_in_flight_are_taken_along():
     """Also where the stages have other names now."""
-    told, state = in_flight(CHAIN)
-    assert told.problems == ()
-    assert [s.in_flight for s in told.stages] == [(), (("left", state),)]
+    matched, state = in_flight(CHAIN)
+    assert matched.problems == ()
+    assert [s.in_flight for s in matched.stages] == [(), (("left", state),)]
     renamed = {"west": stage(), "sum": stage("g int64", inputs=("west",))}
-    told, state = in_flight(renamed, renamed={"west": "left", "sum": "tally"})
-    assert told.problems == ()
-    assert told.stages[1].in_flight == (("west", state),)
+    matched, state = in_flight(renamed, renamed={"west": "left", "sum": "tally"})
+    assert matched.problems == ()
+    assert matched.stages[1].in_flight == (("west", state),)
 
 
 def test_rows_in_flight_need_the_input_that_they_were_on_their_way_to():
     """With the same columns; what nothing is in flight to may change at will."""
     apart = {"left": CHAIN["left"], "tally": stage("g int64", inputs=("b parquet",))}
-    told, _ = in_flight(apart)
-    assert "3 rows from 'left' were in flight" in told.problems[0]
-    assert "does not read any more" in told.problems[0]
+    matched, _ = in_flight(apart)
+    assert "3 rows from 'left' were in flight" in matched.problems[0]
+    assert "does not read any more" in matched.problems[0]
     wider = stage("g int64", inputs=("left",))
     wider["inputs"][0][1] = [["k", "string"], ["v", "int64"]]
-    told, _ = in_flight({"left": CHAIN["left"], "tally": wider})
-    assert "k string, which it reads as k string, v int64 now" in told.problems[0]
-    assert "restore a savepoint or an aligned checkpoint" in told.problems[0]
+    matched, _ = in_flight({"left": CHAIN["left"], "tally": wider})
+    assert "k string, which it reads as k string, v int64 now" in matched.problems[0]
+    assert "restore a savepoint or an aligned checkpoint" in matched.problems[0]
 
 
 def test_rows_in_flight_to_a_stage_that_is_gone():
-    told, _ = in_flight({"left": CHAIN["left"]})
-    assert "3 rows were in flight to stage 'tally'" in told.problems[0]
-    told, _ = in_flight({"left": CHAIN["left"]}, allow_dropped=True)
-    assert told.problems == ()
+    matched, _ = in_flight({"left": CHAIN["left"]})
+    assert "3 rows were in flight to stage 'tally'" in matched.problems[0]
+    matched, _ = in_flight({"left": CHAIN["left"]}, allow_dropped=True)
+    assert matched.problems == ()
 
 
 def now(**stages):
@@ -467,8 +467,8 @@ def now(**stages):
 )
 def test_a_difference_is_named_and_no_problem(graph, declared, difference):
     """What absflow can do by itself, or what the author has declared."""
-    told = fitted(CHAIN, graph, **declared)
-    assert (told.differences, told.problems) == ((difference,), ())
+    matched = fitted(CHAIN, graph, **declared)
+    assert (matched.differences, matched.problems) == ((difference,), ())
 
 
 @pytest.mark.parametrize(
@@ -541,10 +541,12 @@ def test_all_problems_are_named_at_once():
 def test_a_wider_type_holds_every_value(old, new):
     """It is a difference one way, and a problem the other."""
     narrow, wide = (now(left=stage(state=f"n {t}")) for t in (old, new))
-    told = fitted(narrow, wide)
-    assert told.problems == ()
-    assert told.differences == (f"stage 'left': state column 'n' is widened from {old} to {new}",)
-    assert told.stages[0].changed
+    matched = fitted(narrow, wide)
+    assert matched.problems == ()
+    assert matched.differences == (
+        f"stage 'left': state column 'n' is widened from {old} to {new}",
+    )
+    assert matched.stages[0].changed
     assert len(fitted(wide, narrow).problems) == 1
 
 
@@ -571,61 +573,61 @@ def test_what_could_lose_a_value_is_refused(old, new):
 def test_columns_in_another_order_are_a_change():
     """The table of the state history has them in the old one."""
     before, after = (now(left=stage(state=s)) for s in ("n int64; m date", "m date; n int64"))
-    told = fitted(before, after)
-    assert told.differences == ("stage 'left': its state columns stand in another order",)
-    assert told.problems == ()
-    assert told.stages[0].changed
+    matched = fitted(before, after)
+    assert matched.differences == ("stage 'left': its state columns stand in another order",)
+    assert matched.problems == ()
+    assert matched.stages[0].changed
 
 
 def test_a_renamed_stage_can_change_too():
-    """Each difference tells both names; keys come from the old name."""
+    """Each difference names both; keys come from the old name."""
     graph = {"other": stage(state="n int64; m date", groups=7), "tally": CHAIN["tally"]}
-    told = fitted(
+    matched = fitted(
         CHAIN, graph, renamed={"other": "left"}, defaults={"other": ["m"]}, allow_dropped=False
     )
-    assert told.differences == (
+    assert matched.differences == (
         "stage 'left' is now 'other'",
         "stage 'other' (was 'left'): 4 key groups become 7",
         "stage 'other' (was 'left'): state column 'm' (date) is added",
     )
-    assert told.problems == ()
-    assert told.stages[0] == StageFit("other", "left", (1, 3), 5, True, key_groups=(4, 7))
+    assert matched.problems == ()
+    assert matched.stages[0] == StageFit("other", "left", (1, 3), 5, True, key_groups=(4, 7))
 
 
 def test_two_stages_can_change_names():
     """What is declared goes before what a stage is called."""
     before = {"left": stage(), "right": stage("k date")}
-    told = fitted(
+    matched = fitted(
         before,
         {"left": stage("k date"), "right": stage()},
         renamed={"left": "right", "right": "left"},
     )
-    assert told.problems == ()
-    assert [(s.stage, s.source) for s in told.stages] == [("left", "right"), ("right", "left")]
-    assert all(s.changed for s in told.stages)  # or each would write on in the other's table
+    assert matched.problems == ()
+    assert [(s.stage, s.source) for s in matched.stages] == [("left", "right"), ("right", "left")]
+    assert all(s.changed for s in matched.stages)  # or each would write on in the other's table
 
 
 def test_a_checkpoint_of_after_the_renaming_fits_as_well():
     """The declaration may stay: the next restore finds the stage under the name it has."""
     graph = {"other": stage(), "tally": CHAIN["tally"]}
-    told = fitted(graph, graph, renamed={"other": "left"})
-    assert (told.differences, told.problems) == ((), ())
-    assert told.stages[0].source == "other"
+    matched = fitted(graph, graph, renamed={"other": "left"})
+    assert (matched.differences, matched.problems) == ((), ())
+    assert matched.stages[0].source == "other"
 
 
 def test_a_migration_is_left_alone_where_nothing_has_changed():
     """The next restore, of a checkpoint of the new form, does not migrate again."""
-    told = fitted(CHAIN, CHAIN, migrated=["left", "tally"])
-    assert not any(s.migrate or s.changed for s in told.stages)
+    matched = fitted(CHAIN, CHAIN, migrated=["left", "tally"])
+    assert not any(s.migrate or s.changed for s in matched.stages)
 
 
 def test_a_dropped_stage_without_keys_is_no_loss():
     """A forwarding stage comes and goes with the number of a source's readers."""
     before = {"a": stage("", "", inputs=("a parquet",)), "left": stage(inputs=("a",))}
-    told = fitted(before, {"left": stage(inputs=("a parquet",))})
-    assert told.problems == ()
-    assert told.differences == ("stage 'a' is gone",)
-    assert told.positions == {"a": "a at 3"}
+    matched = fitted(before, {"left": stage(inputs=("a parquet",))})
+    assert matched.problems == ()
+    assert matched.differences == ("stage 'a' is gone",)
+    assert matched.positions == {"a": "a at 3"}
 
 
 # -- the tables of an attempt -------------------------------------------------------------------

@@ -145,8 +145,8 @@ def test_a_savepoint_is_not_enough_to_let_go_of_the_base():
     own = completed(5, attempt=2)
     there = job(completed(1), completed(3), own, attempts={1: 0, 2: 1}, savepoints=frozenset({5}))
     assert deleted(planned(there)) == []
-    by_hand = replace(there, deleted=frozenset({1, 5}), sets={"a": frozenset({1, 3, 5})})
-    assert swept(planned(by_hand)) == []
+    asked = replace(there, deleted=frozenset({1, 5}), sets={"a": frozenset({1, 3, 5})})
+    assert swept(planned(asked)) == []
 
 
 def test_a_savepoint_restored_from_is_a_base():

@@ -1,7 +1,7 @@
 """Savepoints at the coordinator, and the stop that waits for one. Brackets: Flink's tests."""
 
 import pytest
-from building import JOIN, SINGLE, Told, X, aborted, manifests, report, rows, triggered
+from building import JOIN, SINGLE, Job, X, aborted, manifests, report, rows, triggered
 
 from absflow.errors import ProtocolViolation
 from absflow.protocol.alignment_state import Barrier
@@ -29,20 +29,20 @@ from absflow.protocol.coordinator.triggers import next_trigger_ms
 
 
 def test_a_savepoint_from_request_to_completion():
-    """[testTriggerAndConfirmSimpleSavepoint] Barrier and manifest know the kind and the wish."""
-    job = Told(JOIN)
-    said = job.tell(SavepointRequested("wish", 3))
-    assert said == [WriteBarrier(Barrier(1, 0, 0, 3), Kind.SAVEPOINT, "wish")]
-    job.tell(TriggerWritten(1))
+    """[testTriggerAndConfirmSimpleSavepoint] Barrier and manifest know the kind and the request."""
+    job = Job(JOIN)
+    said = job.post(SavepointRequested("request-1", 3))
+    assert said == [WriteBarrier(Barrier(1, 0, 0, 3), Kind.SAVEPOINT, "request-1")]
+    job.post(TriggerWritten(1))
     (manifest,) = manifests(job.acknowledge(1, "abc"))
-    assert (manifest.kind, manifest.request) == (Kind.SAVEPOINT, "wish")
-    assert job.tell(CompletionWritten(1, 20)) == []
+    assert (manifest.kind, manifest.request) == (Kind.SAVEPOINT, "request-1")
+    assert job.post(CompletionWritten(1, 20)) == []
     assert job.state.completed == manifest
 
 
 def test_a_checkpoint_of_the_clock_answers_nobody():
     """Its barrier, manifest and abort carry no request."""
-    job = Told(max_concurrent=2)
+    job = Job(max_concurrent=2)
     job.trigger(10)
     (manifest,) = manifests(job.acknowledge(1))
     job.trigger(20)
@@ -52,7 +52,7 @@ def test_a_checkpoint_of_the_clock_answers_nobody():
 
 def test_a_savepoint_waits_for_nothing():
     """[testMinDelayBetweenSavepoints] No interval, no pause, no place among the concurrent."""
-    job = Told(min_pause_ms=1000)
+    job = Job(min_pause_ms=1000)
     job.complete(job.trigger(10), now_ms=11)
     job.trigger(1011)
     assert [job.savepoint(1012, name) for name in ("w1", "w2", "w3")] == [3, 4, 5]
@@ -61,7 +61,7 @@ def test_a_savepoint_waits_for_nothing():
 
 def test_the_clock_waits_while_a_savepoint_takes_its_place():
     """What is triggered behind a savepoint is appended behind it, and would only expire."""
-    job = Told(max_concurrent=2)
+    job = Job(max_concurrent=2)
     job.savepoint(5)
     assert job.trigger(10) == 2
     assert triggered(job.tick(20)) == []
@@ -71,19 +71,19 @@ def test_the_clock_waits_while_a_savepoint_takes_its_place():
 
 def test_a_savepoint_does_not_move_the_interval():
     """The clock triggers when it would have anyhow."""
-    job = Told(max_concurrent=2)
+    job = Job(max_concurrent=2)
     job.savepoint(9)
     assert job.trigger(10) == 2
 
 
 def test_a_savepoint_is_full_and_stands_alone():
     """Its lineage is itself; the next increment is laid on it."""
-    job = Told()
+    job = Job()
     job.complete(job.trigger(10), now_ms=10)
     job.savepoint(11)
     assert job.state.pending[2].barrier == Barrier(2, 0, 1, 11)
     (savepoint,) = manifests(job.acknowledge(2))
-    job.tell(CompletionWritten(2, 12))
+    job.post(CompletionWritten(2, 12))
     job.trigger(30)
     (increment,) = manifests(job.acknowledge(3))
     assert savepoint.stage("a").lineage == (2,)
@@ -92,7 +92,7 @@ def test_a_savepoint_is_full_and_stands_alone():
 
 def test_an_increment_on_a_savepoint_that_completed_meanwhile():
     """3 has the changes since 1; savepoint 2, which completed later, is what it is laid on."""
-    job = Told(max_concurrent=2)
+    job = Job(max_concurrent=2)
     job.complete(job.trigger(10), now_ms=10)
     job.savepoint(11)
     job.trigger(20)
@@ -106,7 +106,7 @@ def test_an_increment_on_a_savepoint_that_completed_meanwhile():
 
 def test_savepoints_are_not_subsumed():
     """[testSavepointsAreNotSubsumed] 1 and 4 are the clock's, 2 and 3 are savepoints."""
-    job = Told(max_concurrent=4)
+    job = Job(max_concurrent=4)
     job.trigger(10)
     job.savepoint(11, "w2")
     job.savepoint(12, "w3")
@@ -119,7 +119,7 @@ def test_savepoints_are_not_subsumed():
 
 def test_a_savepoint_that_completes_behind_a_later_checkpoint():
     """It exists and stands alone, but increments go on from the later one."""
-    job = Told(max_concurrent=3)
+    job = Job(max_concurrent=3)
     job.savepoint(5)
     job.trigger(10)
     job.complete(2, now_ms=20)
@@ -127,7 +127,7 @@ def test_a_savepoint_that_completes_behind_a_later_checkpoint():
     (savepoint,) = manifests(job.acknowledge(1))
     assert savepoint.stage("a").lineage == (1,)
     before = job.state
-    assert job.tell(CompletionWritten(1, 40)) == []
+    assert job.post(CompletionWritten(1, 40)) == []
     assert (job.state.completed, job.state.completed_ms) == (before.completed, 20)
     (third,) = manifests(job.acknowledge(3))
     assert (third.base_id, third.stage("a").lineage) == (2, (2, 3))
@@ -135,7 +135,7 @@ def test_a_savepoint_that_completes_behind_a_later_checkpoint():
 
 def test_a_savepoint_that_is_late_forgives_no_failure():
     """Failures are counted since the newest completed checkpoint, and it is not that."""
-    job = Told(max_concurrent=3, tolerable_failed=5)
+    job = Job(max_concurrent=3, tolerable_failed=5)
     job.savepoint(5)
     job.complete(job.trigger(10), now_ms=10)
     job.trigger(20)
@@ -150,10 +150,10 @@ def test_a_savepoint_that_is_late_forgives_no_failure():
 @pytest.mark.parametrize("stop", [False, True])
 def test_a_failed_savepoint_never_counts(reason, stop):
     """With no failure tolerated the job goes on, and the abort answers the request."""
-    job = Told(tolerable_failed=0)
+    job = Job(tolerable_failed=0)
     job.savepoint(5, stop=stop)
     said = job.fail(1, reason, "why")
-    assert said == [WriteAbort(Barrier(1, 0, 0, 5), reason, "why", Kind.SAVEPOINT, "wish")]
+    assert said == [WriteAbort(Barrier(1, 0, 0, 5), reason, "why", Kind.SAVEPOINT, "request-1")]
     assert job.state.failures == 0
     job.complete(job.trigger(10))
     assert job.state.completed_id == 2
@@ -161,7 +161,7 @@ def test_a_failed_savepoint_never_counts(reason, stop):
 
 def test_a_failed_savepoint_forgives_nothing():
     """Failures before it and after it are still failures in a row."""
-    job = Told(tolerable_failed=1)
+    job = Job(tolerable_failed=1)
     job.trigger(10)
     job.fail(1, FailureReason.SNAPSHOT_FAILED)
     job.savepoint(11)
@@ -173,7 +173,7 @@ def test_a_failed_savepoint_forgives_nothing():
 
 def test_a_savepoint_has_a_timeout_of_its_own():
     """2 expires after 100 ms, as ever; savepoint 1 after 500, also when it came first."""
-    job = Told(savepoint_timeout_ms=500, max_concurrent=2, tolerable_failed=9)
+    job = Job(savepoint_timeout_ms=500, max_concurrent=2, tolerable_failed=9)
     job.savepoint(0)
     job.trigger(10)
     assert aborted(job.tick(110)) == [(2, FailureReason.EXPIRED)]
@@ -190,10 +190,10 @@ def test_the_default_timeout_is_an_hour():
 
 
 def test_a_repeated_request_is_ignored_in_every_phase():
-    """A driver that reads the wishes again may repeat one until it has its answer."""
-    job = Told(max_concurrent=2)
+    """A driver that reads the requests again may repeat one until it has its answer."""
+    job = Job(max_concurrent=2)
     job.acknowledge(job.trigger(10))  # being finalised, so that the savepoint has to wait
-    job.tell(SavepointRequested("wish", 11))
+    job.post(SavepointRequested("request-1", 11))
     moves = {
         Phase.TRIGGERING: [TriggerWritten(2)],
         Phase.COLLECTING: [StageReported(report(2, "a")), HistoryFound(2, "a")],
@@ -203,38 +203,38 @@ def test_a_repeated_request_is_ignored_in_every_phase():
     for phase, events in moves.items():
         assert job.phase(2) is phase
         before = job.state
-        again = SavepointRequested("wish", 12), SavepointRequested("wish", 13, stop=True)
-        assert (job.tell(*again), job.state) == ([], before)
-        job.tell(*events)
-    assert job.state.completed.request == "wish"
+        again = SavepointRequested("request-1", 12), SavepointRequested("request-1", 13, stop=True)
+        assert (job.post(*again), job.state) == ([], before)
+        job.post(*events)
+    assert job.state.completed.request == "request-1"
 
 
 def test_a_job_that_is_stopping_refuses():
-    """While something is being finalised, and afterwards: the asker is told why."""
-    job = Told()
+    """While something is being finalised, and afterwards: the asker learns why."""
+    job = Job()
     job.savepoint(5)
     job.acknowledge(1)
-    job.tell(StopRequested())
-    assert job.tell(SavepointRequested("wish", 6)) == []
+    job.post(StopRequested())
+    assert job.post(SavepointRequested("request-1", 6)) == []
     refused = [RefuseRequest("another", "the job is stopping")]
-    assert job.tell(SavepointRequested("another", 6)) == refused
-    assert job.tell(CompletionWritten(1, 7)) == [StopJob()]
-    assert job.tell(SavepointRequested("another", 8, stop=True)) == refused
+    assert job.post(SavepointRequested("another", 6)) == refused
+    assert job.post(CompletionWritten(1, 7)) == [StopJob()]
+    assert job.post(SavepointRequested("another", 8, stop=True)) == refused
     assert job.pending == []
 
 
 def test_a_job_whose_inputs_have_ended_refuses():
     """No stage is left that could snapshot."""
     state = Coordinator(SINGLE, Policy(), exhausted={X: 0}, ended=frozenset({X}))
-    said = Told(state=state).tell(SavepointRequested("wish", 1))
-    assert said == [RefuseRequest("wish", "every input has ended")]
+    said = Job(state=state).post(SavepointRequested("request-1", 1))
+    assert said == [RefuseRequest("request-1", "every input has ended")]
 
 
 def test_a_request_without_a_name_is_a_violation():
     """Nobody could find its answer."""
-    job = Told()
+    job = Job()
     with pytest.raises(ProtocolViolation, match="without a name"):
-        job.tell(SavepointRequested("", 1))
+        job.post(SavepointRequested("", 1))
 
 
 # -- stop with savepoint --------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_a_request_without_a_name_is_a_violation():
 
 def test_a_stop_waits_for_its_savepoint():
     """[stop-with-savepoint] Pending ones go on, none is triggered, the completion stops the job."""
-    job = Told(max_concurrent=3)
+    job = Job(max_concurrent=3)
     job.trigger(10)
     job.savepoint(11, stop=True)
     assert next_trigger_ms(job.state) is None
@@ -251,13 +251,13 @@ def test_a_stop_waits_for_its_savepoint():
     assert not job.state.stopping
     assert job.tick(99) == []
     job.acknowledge(2)
-    assert job.tell(CompletionWritten(2, 100)) == [StopJob()]
+    assert job.post(CompletionWritten(2, 100)) == [StopJob()]
     assert (job.state.completed_id, job.state.stopped) == (2, True)
 
 
 def test_a_stop_gives_up_the_rest_when_its_savepoint_completes():
     """Lower periodic ones are subsumed; savepoints, lower and higher, are stopped with the job."""
-    job = Told(max_concurrent=3)
+    job = Job(max_concurrent=3)
     job.trigger(10)
     job.savepoint(11, "w2")
     job.savepoint(12, "w3", stop=True)
@@ -284,13 +284,13 @@ def test_a_stop_gives_up_the_rest_when_its_savepoint_completes():
 )
 def test_a_job_goes_on_when_the_savepoint_of_its_stop_fails(reason):
     """[stop failure: the job keeps running] The clock triggers again, when it would have."""
-    job = Told()
+    job = Job()
     job.complete(job.trigger(10), now_ms=11)
     job.savepoint(12, stop=True)
     if reason is FailureReason.FINALIZE_FAILED:
         job.acknowledge(2)
     (abort,) = job.fail(2, reason)
-    assert (abort.request, job.state.stopping) == ("wish", False)
+    assert (abort.request, job.state.stopping) == ("request-1", False)
     assert next_trigger_ms(job.state) == 20
     job.complete(job.trigger(20))
     assert job.state.completed_id == 3
@@ -298,7 +298,7 @@ def test_a_job_goes_on_when_the_savepoint_of_its_stop_fails(reason):
 
 def test_the_savepoint_of_a_stop_that_expires_lets_the_clock_trigger_at_once():
     """One tick gives up the savepoint and triggers what is overdue."""
-    job = Told(savepoint_timeout_ms=50)
+    job = Job(savepoint_timeout_ms=50)
     job.savepoint(5, stop=True)
     said = job.tick(55)
     assert aborted(said) == [(1, FailureReason.EXPIRED)]
@@ -308,7 +308,7 @@ def test_the_savepoint_of_a_stop_that_expires_lets_the_clock_trigger_at_once():
 @pytest.mark.parametrize("first", [1, 2, 3])
 def test_the_first_of_several_stops_that_completes_stops_the_job(first):
     """The others are answered by their aborts."""
-    job = Told()
+    job = Job()
     for name in ("w1", "w2", "w3"):
         job.savepoint(5, name, stop=True)
     said = job.complete(first)
@@ -320,7 +320,7 @@ def test_the_first_of_several_stops_that_completes_stops_the_job(first):
 
 def test_the_clock_waits_until_the_last_of_several_stops_has_failed():
     """One that failed does not set off what another one still holds back."""
-    job = Told(max_concurrent=5)
+    job = Job(max_concurrent=5)
     job.savepoint(5, "w1", stop=True)
     job.savepoint(6, "w2", stop=True)
     job.fail(1, FailureReason.DECLINED)
@@ -330,26 +330,26 @@ def test_the_clock_waits_until_the_last_of_several_stops_has_failed():
 
 
 def test_a_plain_stop_does_not_wait_for_a_savepoint():
-    """The savepoint is given up, and the asker told so."""
-    job = Told()
+    """The savepoint is given up, and the asker learns it."""
+    job = Job()
     job.savepoint(5, stop=True)
-    said = job.tell(StopRequested())
+    said = job.post(StopRequested())
     assert aborted(said) == [(1, FailureReason.JOB_STOPPED)]
-    assert (said[0].request, said[-1]) == ("wish", StopJob())
+    assert (said[0].request, said[-1]) == ("request-1", StopJob())
 
 
 def test_a_plain_stop_lets_a_savepoint_be_finalised():
     """Its outcome is already in the hands of the storage."""
-    job = Told()
+    job = Job()
     job.savepoint(5, stop=True)
     job.acknowledge(1)
-    assert job.tell(StopRequested()) == []
-    assert job.tell(CompletionWritten(1, 6)) == [StopJob()]
+    assert job.post(StopRequested()) == []
+    assert job.post(CompletionWritten(1, 6)) == [StopJob()]
 
 
 def test_a_job_that_fails_gives_up_its_savepoint():
     """Too many failures of the clock's checkpoints stop the job, whatever a person waits for."""
-    job = Told(max_concurrent=2)
+    job = Job(max_concurrent=2)
     job.trigger(10)
     job.savepoint(11, stop=True)
     said = job.fail(1, FailureReason.SNAPSHOT_FAILED)
@@ -363,8 +363,8 @@ def test_a_job_that_fails_gives_up_its_savepoint():
 @pytest.mark.parametrize("stop", [False, True])
 def test_a_savepoint_after_the_exhaustion_is_the_last_checkpoint(stop):
     """It holds every row, so no other is triggered beside it, and its completion finishes."""
-    job = Told(max_concurrent=3)
-    job.tell(InputExhausted(X))
+    job = Job(max_concurrent=3)
+    job.post(InputExhausted(X))
     job.savepoint(1, stop=stop)
     assert [job.tick(now_ms) for now_ms in (2, 50, 99)] == [[], [], []]
     assert job.complete(1) == [FinishJob(1), StopJob()]
@@ -372,9 +372,9 @@ def test_a_savepoint_after_the_exhaustion_is_the_last_checkpoint(stop):
 
 def test_a_savepoint_from_before_the_exhaustion_does_not_finish_the_job():
     """The last checkpoint is triggered though the savepoint is pending, and need not wait."""
-    job = Told(max_concurrent=2)
+    job = Job(max_concurrent=2)
     job.savepoint(1)
-    job.tell(InputExhausted(X))
+    job.post(InputExhausted(X))
     assert job.trigger(2) == 2
     said = job.complete(2)
     assert aborted(said) == [(1, FailureReason.JOB_STOPPED)]
@@ -384,9 +384,9 @@ def test_a_savepoint_from_before_the_exhaustion_does_not_finish_the_job():
 
 def test_an_early_savepoint_that_completes_leaves_the_last_checkpoint_to_come():
     """Rows may have come behind barrier 1."""
-    job = Told()
+    job = Job()
     job.savepoint(1)
-    job.tell(InputExhausted(X))
+    job.post(InputExhausted(X))
     assert job.tick(2) == []
     assert FinishJob(1) not in job.complete(1)
     assert job.trigger(3) == 2
@@ -396,8 +396,8 @@ def test_an_early_savepoint_that_completes_leaves_the_last_checkpoint_to_come():
 @pytest.mark.parametrize("stop", [False, True])
 def test_a_failed_last_savepoint_is_followed_by_a_checkpoint(stop):
     """The job does not end without a checkpoint that holds every row."""
-    job = Told()
-    job.tell(InputExhausted(X))
+    job = Job()
+    job.post(InputExhausted(X))
     job.savepoint(1, stop=stop)
     job.fail(1, FailureReason.SNAPSHOT_FAILED)
     assert job.trigger(2) == 2
@@ -407,8 +407,8 @@ def test_a_failed_last_savepoint_is_followed_by_a_checkpoint(stop):
 def test_a_savepoint_beside_the_last_checkpoint():
     """Whichever completes first finishes the job; the other one is not awaited."""
     for first, other in ((1, 2), (2, 1)):
-        job = Told()
-        job.tell(InputExhausted(X))
+        job = Job()
+        job.post(InputExhausted(X))
         job.trigger(1)
         job.savepoint(2)
         said = job.complete(first)
@@ -419,9 +419,9 @@ def test_a_savepoint_beside_the_last_checkpoint():
 
 def test_a_stop_with_savepoint_of_an_exhausted_job_is_a_stop():
     """Its savepoint came before the exhaustion: not every row is in it, so nothing has finished."""
-    job = Told(max_concurrent=3)
+    job = Job(max_concurrent=3)
     job.savepoint(1, stop=True)
-    job.tell(InputExhausted(X))
+    job.post(InputExhausted(X))
     assert job.tick(2) == []
     said = job.complete(1)
     assert said[-1] == StopJob()
@@ -430,8 +430,8 @@ def test_a_stop_with_savepoint_of_an_exhausted_job_is_a_stop():
 
 def test_an_input_ends_by_a_savepoint():
     """A savepoint that holds all of an input is as good as any checkpoint for its END."""
-    job = Told(JOIN)
-    job.tell(InputExhausted(X))
+    job = Job(JOIN)
+    job.post(InputExhausted(X))
     assert WriteEnd(X) in job.complete(job.savepoint(1), "abc", now_ms=1)
     job.savepoint(2, "another")
     assert job.state.pending[2].awaited == {"b", "c"}
@@ -443,7 +443,7 @@ def test_an_input_ends_by_a_savepoint():
 
 
 def restart(job, answered=()):
-    """What the next driver is told to write."""
+    """What the next driver has to write."""
     facts = tuple(Fact(n, FactKind.COMPLETED) for n in answered)
     completed = job.state.completed
     return machine.recover(
@@ -454,23 +454,23 @@ def restart(job, answered=()):
 @pytest.mark.parametrize("stop", [False, True])
 def test_a_savepoint_that_is_lost_with_its_driver_is_answered(stop):
     """The abort carries the request; the new driver's clock triggers as ever."""
-    job = Told(max_concurrent=2)
+    job = Job(max_concurrent=2)
     job.trigger(10)
     job.savepoint(11, stop=stop)
     state, said = restart(job)
     assert [(a.kind, a.request, a.reason) for a in said] == [
         (Kind.CHECKPOINT, "", FailureReason.DRIVER_RESTART),
-        (Kind.SAVEPOINT, "wish", FailureReason.DRIVER_RESTART),
+        (Kind.SAVEPOINT, "request-1", FailureReason.DRIVER_RESTART),
     ]
     assert next_trigger_ms(state) == 1010
 
 
 def test_increments_go_on_from_a_savepoint_after_a_restart():
     """It is the newest completed checkpoint, and is not aborted."""
-    job = Told()
+    job = Job()
     job.complete(job.savepoint(5, stop=True))
     state, said = restart(job, answered=[1])
-    after = Told(state=state)
+    after = Job(state=state)
     assert said == ()
     after.trigger(1010)
     assert after.state.pending[2].barrier.base_id == 1

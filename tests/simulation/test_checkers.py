@@ -12,7 +12,7 @@ from absflow.simulation import checkers, narrate
 from absflow.simulation.faults import Rates
 from absflow.simulation.job import GRAPHS
 from absflow.simulation.stage import Sent
-from absflow.simulation.tables import Wish
+from absflow.simulation.tables import Request
 from absflow.simulation.world import Result, run
 
 GRAPH = next(graph for graph in GRAPHS if graph.name == "join")
@@ -191,20 +191,20 @@ def test_a_pending_checkpoint_at_the_end_is_noticed(tables):
 
 def as_savepoint(tables, checkpoint_id, *, stop=False):
     """Have a completed checkpoint be the savepoint that somebody wished."""
-    tables.wishes.append(Wish("wish", stop))
+    tables.requests.append(Request("request", stop))
     for at, row in enumerate(tables.barriers):
         if isinstance(row, Triggered) and row.barrier.checkpoint_id == checkpoint_id:
-            tables.barriers[at] = replace(row, request="wish")
+            tables.barriers[at] = replace(row, request="request")
     tables.facts = [
-        replace(fact, request="wish") if fact.checkpoint_id == checkpoint_id else fact
+        replace(fact, request="request") if fact.checkpoint_id == checkpoint_id else fact
         for fact in tables.facts
     ]
-    manifest = replace(tables.manifests[checkpoint_id], kind=Kind.SAVEPOINT, request="wish")
+    manifest = replace(tables.manifests[checkpoint_id], kind=Kind.SAVEPOINT, request="request")
     tables.manifests[checkpoint_id] = manifest
 
 
 def test_a_good_savepoint_passes(tables):
-    """The first checkpoint is full, so it may be one, also the one of the wish."""
+    """The first checkpoint is full, so it may be one, also the one of the request."""
     as_savepoint(tables, min(tables.manifests))
     assert found(tables) == ""
 
@@ -218,28 +218,28 @@ def test_a_savepoint_that_needs_other_sets_is_noticed(tables):
 def test_a_savepoint_that_was_subsumed_is_noticed(tables):
     """It gives way to no other."""
     as_savepoint(tables, min(tables.manifests))
-    fact = Fact(min(tables.manifests), FactKind.ABORTED, FailureReason.SUBSUMED, "wish")
+    fact = Fact(min(tables.manifests), FactKind.ABORTED, FailureReason.SUBSUMED, "request")
     tables.facts = [fact, *tables.facts[1:]]
     assert f"savepoint {fact.checkpoint_id} was subsumed" in found(tables)
 
 
-def test_a_wish_without_an_answer_is_noticed(tables):
+def test_a_request_without_an_answer_is_noticed(tables):
     """Somebody would wait for ever."""
-    tables.wishes.append(Wish("wish", stop=False))
-    assert found(tables) == "wish has no answer"
+    tables.requests.append(Request("request", stop=False))
+    assert found(tables) == "request has no answer"
 
 
-def test_a_wish_with_two_answers_is_noticed(tables):
+def test_a_request_with_two_answers_is_noticed(tables):
     """Completed and refused."""
     as_savepoint(tables, min(tables.manifests))
-    tables.refusals.append("wish")
-    assert found(tables) == "wish has 2 answers"
+    tables.refusals.append("request")
+    assert found(tables) == "request has 2 answers"
 
 
-def test_an_answer_to_another_wish_is_noticed(tables):
+def test_an_answer_to_another_request_is_noticed(tables):
     """The fact must carry what the trigger was asked by."""
     as_savepoint(tables, min(tables.manifests))
-    tables.wishes.append(Wish("other", stop=False))
+    tables.requests.append(Request("other", stop=False))
     tables.facts[0] = replace(tables.facts[0], request="other")
     assert "answers 'other', not what was asked" in found(tables)
 

@@ -7,7 +7,7 @@ import pytest
 from absflow.protocol import alignment, alignment_state
 from absflow.protocol.alignment import Ignore, Reason
 from absflow.protocol.alignment_state import Barrier, InputState
-from absflow.protocol.coordinator import machine, pending, triggers
+from absflow.protocol.coordinator import completion, machine, pending, triggers
 from absflow.protocol.coordinator.messages import CompletionWritten, StopJob
 from absflow.protocol.coordinator.pending import Coordinator, Pending
 from absflow.simulation import driver, query, stage, tables, world
@@ -32,7 +32,7 @@ def never_to_stop(*args, stop=False, **more):
 
 
 def forgets_what_is_pending(real):
-    """A request that is told again is taken for a new one."""
+    """A request that is shown again is taken for a new one."""
 
     def trigger(state, event):
         hidden = {n: replace(p, request="") for n, p in state.pending.items()}
@@ -189,13 +189,13 @@ MUTATIONS = {
         "stuck",
     ),
     "a lineage forgets its base": (
-        [(machine, "extend_lineage", lambda old, n, base, rows: (n,) if rows else ())],
+        [(completion, "extend_lineage", lambda old, n, base, rows: (n,) if rows else ())],
         "consistent cut",
     ),
     "an empty snapshot forgets its lineage": (
         [
             (
-                machine,
+                completion,
                 "extend_lineage",
                 lambda old, n, base, rows: (*old, n) if base and rows else (n,) if rows else (),
             )

@@ -134,7 +134,7 @@ def test_the_story_does_not_depend_on_the_process():
         f"story = [line for seed in {seeds} for line in run(seed).story]\n"
         "print(hashlib.sha256('\\n'.join(story).encode()).hexdigest())\n"
     )
-    told = {
+    shown = {
         subprocess.run(
             [sys.executable, "-c", code],
             env=os.environ | {"PYTHONHASHSEED": hash_seed},
@@ -145,7 +145,7 @@ def test_the_story_does_not_depend_on_the_process():
         for hash_seed in ("1", "2")
     }
     story = [line for seed in seeds for line in run(seed).story]
-    assert told == {hashlib.sha256("\n".join(story).encode()).hexdigest()}
+    assert shown == {hashlib.sha256("\n".join(story).encode()).hexdigest()}
 
 
 def test_different_seeds_tell_different_stories():

@@ -1,7 +1,7 @@
 """One stage that reads every kind of source, each in small batches, and keeps a count per source.
 
 Rows are ``source, id, v``; the ids of a source are 0, 1, 2, ... and ``v`` is made from ``id``, so a
-number of rows per source tells all that sink and state must hold.
+number of rows per source gives all that sink and state must hold.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def tail(log: Path) -> str:
 
 
 def session(leader: int) -> Iterator[tuple[int, str]]:
-    """The living processes of a session and their command lines, where the system tells.
+    """The living processes of a session and their command lines, where the system lists them.
 
     Spark puts its Python workers into groups of their own, but not into sessions.
     """

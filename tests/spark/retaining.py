@@ -60,11 +60,11 @@ def _die_at(point: str) -> None:
     name, when, *_ = point.split()
     do, write = Retention._do, Retention._write
 
-    def dying(self: Retention, action: Any, stock: Any) -> None:
+    def dying(self: Retention, action: Any, found: Any) -> None:
         mine = type(action).__name__ == name != "DeleteManifest"
         if mine and when == "before":
             _die()
-        do(self, action, stock)
+        do(self, action, found)
         if mine and when == "after":
             _die()
 

@@ -143,16 +143,16 @@ def test_how_far_the_slow_stage_is_behind_is_told(spark: SparkSession, root: Pat
     """In each checkpoint's report: never more than its channel has, and it was the busy one."""
     channel = spark.read.format("delta").load(str(root / "job" / "channels" / "left" / "attempt=1"))
     rows = channel.where("_kind = 'DATA'").count()
-    told = completed(spark, root / "job")
-    unread = [backlog for row in told for backlog in stage_of(row, "tally")["backlogs"]]
+    manifests = completed(spark, root / "job")
+    unread = [backlog for row in manifests for backlog in stage_of(row, "tally")["backlogs"]]
     assert {backlog["input"] for backlog in unread} == {"left"}
-    assert len(unread) == len(told)
+    assert len(unread) == len(manifests)
     assert 0 < max(backlog["rows"] for backlog in unread) <= rows
     for backlog in unread:
         counts = {backlog[name] > 0 for name in ("commits", "rows", "bytes", "age_ms")}
         assert len(counts) == 1, backlog
-    assert all(stage_of(row, "left")["backlogs"] == [] for row in told)
-    last = {name: stage_of(told[-1], name) for name in ("left", "tally")}
+    assert all(stage_of(row, "left")["backlogs"] == [] for row in manifests)
+    last = {name: stage_of(manifests[-1], name) for name in ("left", "tally")}
     assert 0 < last["left"]["busy"] < last["tally"]["busy"] <= 1
     assert last["left"]["backpressured"] == 0
 
@@ -165,12 +165,12 @@ def test_a_stage_waits_for_its_consumer(
     run(spark, tmp_path, channel__max_backlog="1B", checkpoint__interval="4s")
     check(spark, tmp_path, tmp_path / "sink")
     assert "stage left waits for stage tally, which has " in caplog.text
-    told = completed(spark, tmp_path / "job")
-    unread = [each for row in told for each in stage_of(row, "tally")["backlogs"]]
+    manifests = completed(spark, tmp_path / "job")
+    unread = [each for row in manifests for each in stage_of(row, "tally")["backlogs"]]
     # A batch of its own, and of each checkpoint the one that was planned and the one with the
     # barrier.
     assert max(backlog["commits"] for backlog in unread) <= 4
-    assert max(stage_of(row, "left")["backpressured"] for row in told) > 0
+    assert max(stage_of(row, "left")["backpressured"] for row in manifests) > 0
 
 
 @pytest.mark.soak

@@ -55,8 +55,8 @@ def test_only_files_that_are_yet_to_be_read_must_be_there(
     within = DeltaPosition(of, newest, newest - 1, snapshot=True)  # one row is left
     assert gone(spark, table, within) == []
     vacuum(table)
-    (told,) = gone(spark, table, within)
-    assert "which is yet to be read, is gone (VACUUM)" in told
+    (reason,) = gone(spark, table, within)
+    assert "which is yet to be read, is gone (VACUUM)" in reason
     assert gone(spark, table, DeltaPosition(of, newest, newest, snapshot=True)) == []
     assert gone(spark, table, DeltaPosition(of, VERSIONS, -1, snapshot=False)) == []
     for index, problems in ((-1, 1), (0, 0)):
@@ -84,21 +84,21 @@ def test_a_snapshot_needs_its_log(spark: SparkSession, tmp_path: Path) -> None:
     for version in range(3):
         (table / "_delta_log" / f"{version:020d}.json").unlink()
     assert gone(spark, table, DeltaPosition(of, 3, -1, snapshot=False)) == []
-    (told,) = gone(spark, table, DeltaPosition(of, 3, 0, snapshot=True))
-    assert told.startswith(f"version 3 of table '{table}' cannot be made any more: ")
-    (told,) = gone(spark, table, DeltaPosition(of, 2, -1, snapshot=False))
-    assert told == f"table '{table}' has versions 3 to 4, wanted 2"
-    (told,) = gone(spark, table, DeltaPosition(of, 6, -1, snapshot=False))
-    assert told == f"table '{table}' has versions 3 to 4, wanted 6"
+    (reason,) = gone(spark, table, DeltaPosition(of, 3, 0, snapshot=True))
+    assert reason.startswith(f"version 3 of table '{table}' cannot be made any more: ")
+    (reason,) = gone(spark, table, DeltaPosition(of, 2, -1, snapshot=False))
+    assert reason == f"table '{table}' has versions 3 to 4, wanted 2"
+    (reason,) = gone(spark, table, DeltaPosition(of, 6, -1, snapshot=False))
+    assert reason == f"table '{table}' has versions 3 to 4, wanted 6"
 
 
 def test_another_table_in_its_place_is_told(spark: SparkSession, tmp_path: Path) -> None:
     """By its id, for its versions have the same numbers."""
     write(tmp_path / "t")
-    (told,) = gone(spark, tmp_path / "t", DeltaPosition("a-b", 2, -1, snapshot=False))
-    assert "is another one now: its id is" in told
-    (told,) = gone(spark, tmp_path / "none", DeltaPosition("a-b", 2, -1, snapshot=False))
-    assert told == f"there is no Delta table at '{tmp_path / 'none'}' any more"
+    (reason,) = gone(spark, tmp_path / "t", DeltaPosition("a-b", 2, -1, snapshot=False))
+    assert "is another one now: its id is" in reason
+    (reason,) = gone(spark, tmp_path / "none", DeltaPosition("a-b", 2, -1, snapshot=False))
+    assert reason == f"there is no Delta table at '{tmp_path / 'none'}' any more"
 
 
 def test_latest_is_no_position(spark: SparkSession, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_latest_is_no_position(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "t")
     reader = spark.readStream.format("delta")
     latest = reader.option("startingVersion", "latest").load(str(tmp_path / "t"))
-    (told,) = unreadable(spark, Files(spark), latest, "-", "", [])
-    assert "set startingVersion to the first version that it is to read" in told
+    (reason,) = unreadable(spark, Files(spark), latest, "-", "", [])
+    assert "set startingVersion to the first version that it is to read" in reason
     first = reader.option("startingVersion", "0").load(str(tmp_path / "t"))
     assert unreadable(spark, Files(spark), first, "-", "", []) == []

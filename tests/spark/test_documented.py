@@ -48,7 +48,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return re.findall(r"^```(.*?)\n(.*?)^```$", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
-def told(text: str) -> list[str]:
+def words(text: str) -> list[str]:
     """The lines of ``text`` without what changes from run to run."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     plain = re.sub(rf"{re.escape(tempfile.gettempdir())}/tmp\w+", "/data", plain)
@@ -64,7 +64,7 @@ def _unit(size: re.Match[str]) -> str:
 
 def assert_told(expected: str, actual: str) -> None:
     """Every line of ``expected`` is in ``actual``, in its order; without ``...`` no other is."""
-    wanted, seen = told(expected), told(actual)
+    wanted, seen = words(expected), words(actual)
     if "..." not in wanted:
         assert seen == wanted
     place = 0

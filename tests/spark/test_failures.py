@@ -1,4 +1,4 @@
-"""What goes wrong is refused, repaired, or told; nothing half-done is committed."""
+"""What goes wrong is refused, repaired, or reported; nothing half-done is committed."""
 
 from __future__ import annotations
 

@@ -150,9 +150,9 @@ def commits(root: Path) -> Iterator[Commit]:
 def test_a_driver_that_finds_a_hanging_one_is_refused(story: Story) -> None:
     """It says whom it waited for, and has written nothing."""
     assert story.refused.process.returncode not in (0, None)
-    told = story.refused.last("StorageError")
-    assert "another driver runs on this storage root and has not stopped in 1 s" in told
-    assert f"pid {story.older.process.pid} on" in told
+    error = story.refused.last("StorageError")
+    assert "another driver runs on this storage root and has not stopped in 1 s" in error
+    assert f"pid {story.older.process.pid} on" in error
     assert story.refused.appends() == []
     assert len(story.at_refusal) == story.at_stop
 
@@ -161,9 +161,9 @@ def test_the_older_driver_says_why_it_stopped(story: Story) -> None:
     """It went on after it had hung, and stopped when the newer asked for the lock."""
     assert len(story.older.appends()) >= story.at_stop + 4
     assert story.older.process.returncode not in (0, None)
-    told = story.older.last("FencedError")
-    assert f"a newer driver takes the job over: pid {story.newer.process.pid} on" in told
-    assert "incarnation 1, commits nothing more" in told
+    error = story.older.last("FencedError")
+    assert f"a newer driver takes the job over: pid {story.newer.process.pid} on" in error
+    assert "incarnation 1, commits nothing more" in error
 
 
 def test_the_older_driver_commits_nothing_after_the_claim(

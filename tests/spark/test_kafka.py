@@ -1,4 +1,4 @@
-"""A job over Kafka: two topics of three partitions, a real broker, and what it tells of offsets."""
+"""A job over Kafka: two topics of three partitions, a real broker, and what it says of offsets."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_job_over_kafka_is_exact(spark: SparkSession, kafka: str, tmp_path: Pa
 
 
 def test_available_offsets(spark: SparkSession, kafka: str) -> None:
-    """Told by partition, also behind what retention has deleted; what is gone is left out."""
+    """By partition, also behind what retention has deleted; what is gone is left out."""
     create(spark, kafka, "kept", "expired")
     send(spark, kafka, "kept", "expired", first=0, last=60)
     delete_before(spark, kafka, "expired", 1, 4)

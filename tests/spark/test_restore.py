@@ -114,17 +114,17 @@ def test_a_foreign_commit_to_the_sink_is_not_undone(spark: SparkSession, root: P
 
 
 @pytest.mark.parametrize(
-    ("wish", "message"),
+    ("target", "message"),
     [
         ("4711", "checkpoint 4711 was never triggered; completed are"),
         ("/nowhere#1", "'file:/nowhere' is not the storage root of a job"),
     ],
 )
 def test_what_is_not_there_is_refused(
-    spark: SparkSession, root: Path, wish: str, message: str
+    spark: SparkSession, root: Path, target: str, message: str
 ) -> None:
     """A checkpoint or a root that does not exist."""
-    with settings(spark, conf(root, restore__from=wish)):
+    with settings(spark, conf(root, restore__from=target)):
         with pytest.raises(absflow.NotFoundError, match=message):
             chain(spark, root).start()
 

@@ -198,8 +198,8 @@ def test_what_is_gone_is_refused(middle: dict[str, Any], refusal: str, source: s
     What only its author knows to be there is believed.
     """
     position = dict(stage_of(middle, "tally")["positions"])[source]
-    told = f"source {source!r} cannot go on at {position}: "
-    assert (told in refusal) == (source in GONE)
+    start = f"source {source!r} cannot go on at {position}: "
+    assert (start in refusal) == (source in GONE)
     if source in GONE:
-        what = refusal.partition(told)[2]
+        what = refusal.partition(start)[2]
         assert re.match(GONE[source] + ".*; choose a newer checkpoint, or bring back", what), what

@@ -123,7 +123,7 @@ def ask(root: Path, incarnation: int, request: str, **more: bool) -> None:
 
 
 def test_a_savepoint_that_fails_leaves_the_job_running(spark: SparkSession, tmp_path: Path) -> None:
-    """Whoever asked is told why; checkpoints go on, though it was to stop the job."""
+    """Whoever asked learns why; checkpoints go on, though it was to stop the job."""
     with running(spark, tmp_path, savepoint__timeout="1ms", checkpoint__interval="2s") as (
         run,
         files,

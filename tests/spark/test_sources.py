@@ -1,4 +1,4 @@
-"""What a source is made of is told alike for every kind of source, whatever name was given."""
+"""What a source is made of is described alike for every kind of source, whatever name was given."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_text_files(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_delta(spark: SparkSession, tmp_path: Path) -> None:
-    """By path and by name: the path is told in both."""
+    """By path and by name: the path is there in both."""
     path = str(tmp_path / "t")
     spark.range(1).write.format("delta").save(path)
     by_path = spark.readStream.format("delta").option("startingVersion", 0).load(path)

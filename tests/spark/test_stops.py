@@ -1,4 +1,4 @@
-"""A stop is told from a failure by what the JVM said, whoever tells of it."""
+"""A stop is no failure: the JVM says so, whoever raised it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def failed(jvm: Any) -> Exception:
     return caught.value
 
 
-def told_by_storage(error: Exception) -> StorageError:
+def from_storage(error: Exception) -> StorageError:
     with pytest.raises(StorageError) as caught:
         raise StorageError("could not write") from error
     return caught.value
@@ -53,9 +53,9 @@ def followed(error: Exception) -> ValueError:
     return caught.value
 
 
-@pytest.mark.parametrize("tell", [lambda error: error, told_by_storage, followed])
-def test_a_stop_is_a_stop_whoever_tells_it(spark: SparkSession, tell: Any) -> None:
-    assert is_stop(tell(interrupted(spark._jvm)))
-    assert is_stop(tell(captured(spark._jvm)))
-    assert not is_stop(tell(failed(spark._jvm)))
-    assert not is_stop(tell(ValueError("java.lang.InterruptedException")))
+@pytest.mark.parametrize("raised", [lambda error: error, from_storage, followed])
+def test_a_stop_is_a_stop_whoever_raised_it(spark: SparkSession, raised: Any) -> None:
+    assert is_stop(raised(interrupted(spark._jvm)))
+    assert is_stop(raised(captured(spark._jvm)))
+    assert not is_stop(raised(failed(spark._jvm)))
+    assert not is_stop(raised(ValueError("java.lang.InterruptedException")))

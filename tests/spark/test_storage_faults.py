@@ -3,7 +3,7 @@
 A call is named by its function and its path without numbers, so that "the next file of a channel's
 log" is one call, however often it is made. Which calls there are is seen in lives without a fault:
 the first of a job, one that goes on, and one that restores. Then each fails once, before it did
-anything, or behind it: it was done, and its caller is told that it was not.
+anything, or behind it: it was done, and its caller learns that it was not.
 """
 
 from __future__ import annotations

@@ -146,8 +146,8 @@ def test_rows_of_workers_are_the_same_to_a_reader(
     there = spark.read.format("delta").load(table)
     assert sorted(there.where("p = 1").collect()) == sorted([(n, 1) for n in (1, 3, 5, 7, 9)] * 4)
     assert there.count() == 40
-    told = DeltaTable.forPath(spark, table).history().where("version > 0").collect()
-    metrics = [row["operationMetrics"] for row in told]
+    history = DeltaTable.forPath(spark, table).history().where("version > 0").collect()
+    metrics = [row["operationMetrics"] for row in history]
     assert [(m["numOutputRows"], m["numFiles"]) for m in metrics] == [("10", "2")] * 4
     assert left_to_delta == []
 
@@ -215,7 +215,7 @@ def test_a_table_with_rules_is_written_by_delta(
 
 
 class Odd:
-    """Tells of the odd numbers that it has seen."""
+    """Sends the odd numbers that it has seen."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -223,13 +223,13 @@ class Odd:
     def take(self, batch: pa.RecordBatch) -> None:
         self.seen += [n for n in batch.column(0).to_pylist() if n % 2]
 
-    def told(self) -> list[str]:
+    def messages(self) -> list[str]:
         return [str(n) for n in self.seen]
 
 
 def test_workers_tell_what_they_see_beside(spark: SparkSession, table: str) -> None:
     """In the same job; nothing if the rows are not written by them, or were there."""
-    there = replace(arrow_rows(spark, 4), beside=Odd)
+    there = replace(arrow_rows(spark, 4), side_output=Odd)
     assert append_once(there, table, "job/a", 1, {}) == ["1", "3"]
     assert append_once(there, table, "job/a", 1, {}) is None
     spark.sql(f"ALTER TABLE delta.`{table}` ADD CONSTRAINT some CHECK (n < 9)")
@@ -316,11 +316,11 @@ def test_any_reader_can_read_what_the_driver_writes(spark: SparkSession, tmp_pat
     )
     at = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
     parts = [{"stage": "s", "ids": [1, None]}]
-    told = {"n": 1, "at": at, "names": [("a", None)], "parts": parts, "amount": Decimal("0.50")}
-    given = pa.Table.from_pylist([told, {"n": 2}], schema)
+    full = {"n": 1, "at": at, "names": [("a", None)], "parts": parts, "amount": Decimal("0.50")}
+    given = pa.Table.from_pylist([full, {"n": 2}], schema)
     tables.create(spark, path, schema)
     append_once(DriverRows(spark, given), path, "job/a", 1, {})
-    due = [{**dict.fromkeys(schema.names), **row} for row in (told, {"n": 2})]
+    due = [{**dict.fromkeys(schema.names), **row} for row in (full, {"n": 2})]
     assert spark.read.format("delta").load(path).toArrow().to_pylist() == due
     assert pa.table(DeltaLake(path).to_pyarrow_table()).to_pylist() == due
     (file,) = Path(path).glob("*.parquet")
@@ -464,6 +464,6 @@ def test_other_columns_are_refused(spark: SparkSession, table: str) -> None:
     with pytest.raises((PySparkException, Py4JError), match="schema"):
         append_once(rows(spark).withColumn("more", F.lit(1)), table, "job/a", 1, {})
     with pytest.raises(StorageError, match="have the columns struct<n:bigint>, but the table has"):
-        told = DriverRows(spark, pa.table({"n": [1]}))
-        append_once(told, table, "job/a", 1, {})
+        few = DriverRows(spark, pa.table({"n": [1]}))
+        append_once(few, table, "job/a", 1, {})
     assert commits(table) == 0

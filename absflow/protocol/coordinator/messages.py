@@ -1,4 +1,4 @@
-"""What the coordinator is told, what it asks for, and what it is configured with.
+"""The events that the coordinator gets, what it asks for, and what it is configured with.
 
 Rules of this file: records only. They belong to :mod:`absflow.protocol.coordinator.machine`.
 """
@@ -90,7 +90,7 @@ class Triggered:
     Attributes:
         barrier: what travels.
         kind: CHECKPOINT or SAVEPOINT.
-        request: the wish that a savepoint answers.
+        request: the request that a savepoint answers.
         ours: it was triggered in the attempt that runs now, so its stages may wait for it.
     """
 
@@ -171,12 +171,12 @@ class InputExhausted:
 
 @dataclass(frozen=True, slots=True)
 class SavepointRequested:
-    """A person wants a savepoint; may be repeated until the wish has its answer.
+    """A person wants a savepoint; may be repeated until the request has its answer.
 
     The answer is the terminal fact that carries ``request``, or a RefuseRequest.
 
     Attributes:
-        request: names the wish; never used twice, never empty.
+        request: names the request; never used twice, never empty.
         now_ms: the clock.
         stop: the job is to stop once the savepoint has completed.
     """
@@ -253,7 +253,7 @@ class WriteOvertake:
 
 @dataclass(frozen=True, slots=True)
 class RefuseRequest:
-    """No savepoint can be triggered for this wish; its answer, for no fact will carry it."""
+    """No savepoint can be triggered for this request; its answer, for no fact will carry it."""
 
     request: str
     why: str

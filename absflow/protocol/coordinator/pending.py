@@ -60,7 +60,7 @@ class Pending:
         reports: what the stages said so far.
         found: stages whose history was found in their table's log.
         kind: CHECKPOINT or SAVEPOINT.
-        request: the wish that a savepoint answers.
+        request: the request that a savepoint answers.
         stop: the job is to stop once it has completed.
         overtaken: its barriers do not wait to be aligned any more.
     """

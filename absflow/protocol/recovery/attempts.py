@@ -125,7 +125,7 @@ def decide(
     Args:
         attempts: all attempts under the storage root.
         target: a restore that was asked for. It is made at every start that asks for it.
-        written: savepoints there that were written by hand; only a job without any attempt is
+        written: written savepoints there; only a job without any attempt is
             begun with the newest of them unasked.
     """
     newest = max(attempts, key=lambda a: a.attempt, default=None)

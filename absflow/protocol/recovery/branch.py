@@ -29,7 +29,7 @@ class Branch:
 
     Attributes:
         parts: its attempts, each with the last checkpoint of it that counts; None if all do.
-        written: the savepoints on it that were written by hand.
+        written: the written savepoints on it.
         beyond: where it leaves this root.
     """
 
@@ -50,25 +50,25 @@ def branch_of(
         root: the storage root, as origins name it.
         attempts: all attempts under it.
         completed: the attempt of each completed checkpoint, by id, of deleted ones too.
-        written: those of them that were written by hand.
+        written: the written savepoints among them.
     """
     by_number = {a.attempt: a for a in attempts}
     at = max((a.attempt for a in by_number.values() if a.ready), default=None)
     upto: int | None = None
     parts: list[tuple[int, int | None]] = []
-    by_hand: list[int] = []
+    savepoints: list[int] = []
     # What was written from nothing has an attempt that nobody started.
     while at in by_number:
         parts.append((at, upto))
         origin = by_number[at].origin
         if origin is None or origin.root != root:
-            return Branch(tuple(parts), tuple(by_hand), origin)
+            return Branch(tuple(parts), tuple(savepoints), origin)
         upto = origin.checkpoint_id
         while upto in written:
-            by_hand.append(upto)
+            savepoints.append(upto)
             upto = written[upto].base
         at = completed.get(upto)
-    return Branch(tuple(parts), tuple(by_hand))
+    return Branch(tuple(parts), tuple(savepoints))
 
 
 def branch_ids(
@@ -107,8 +107,8 @@ def latest(
     ready = (a for a in attempts if a.ready)
     newest = max(ready, key=lambda a: a.attempt, default=None)
     begun = newest.incarnation if newest else 0
-    by_hand = (n for n, w in written.items() if w.incarnation > begun and n not in deleted)
-    since = max(by_hand, default=0)
+    savepoints = (n for n, w in written.items() if w.incarnation > begun and n not in deleted)
+    since = max(savepoints, default=0)
     if since > max(ids, default=0):
         return Origin(root, since)
     return Origin(root, ids[0]) if ids else beyond

@@ -136,28 +136,28 @@ class _Fitting:
             return StageFit(name, None, key_groups=(0, described["key-groups"]))
         self.taken[source] = name
         old = self.before[source]
-        told = f"stage {name!r}"
+        title = f"stage {name!r}"
         if source != name:
-            told += f" (was {source!r})"
+            title += f" (was {source!r})"
             self.differences.append(f"stage {source!r} is now {name!r}")
         groups = (old["key-groups"], described["key-groups"])
         if groups[0] != groups[1]:
-            self.differences.append(f"{told}: {groups[0]} key groups become {groups[1]}")
+            self.differences.append(f"{title}: {groups[0]} key groups become {groups[1]}")
         other = (old["key"], old["state"]) != (described["key"], described["state"])
         migrate = other and name in self.declared.migrated
         if migrate:
-            self.differences.append(f"{told}: its state is migrated by its own function")
+            self.differences.append(f"{title}: its state is migrated by its own function")
         elif other:
-            self._columns(told, name, old, described)
+            self._columns(title, name, old, described)
         keys = reported.report.keys_total
         changed = other or source != name
-        in_flight = self._in_flight(told, reported, old, described)
+        in_flight = self._in_flight(title, reported, old, described)
         return StageFit(
             name, source, reported.lineage, keys, changed, migrate, groups, tuple(in_flight)
         )
 
     def _in_flight(
-        self, told: str, reported: StageManifest, old: Described, new: Described
+        self, title: str, reported: StageManifest, old: Described, new: Described
     ) -> Iterator[tuple[str, ChannelState]]:
         """Rows that the checkpoint has overtaken need the input that they were on their way to."""
         columns = {name: text for name, text, root, _ in old["inputs"] if not root}
@@ -173,41 +173,41 @@ class _Fitting:
                 continue
             is_ = "does not read any more" if text is None else f"reads as {_columns(text)}"
             self.problems.append(
-                f"{told}: {state.rows} rows from {state.input!r} were in flight, "
+                f"{title}: {state.rows} rows from {state.input!r} were in flight, "
                 f"{_columns(columns[state.input])}, which it {is_} now; restore a savepoint "
                 "or an aligned checkpoint, which have nothing in flight"
             )
 
-    def _columns(self, told: str, name: str, old: Described, new: Described) -> None:
+    def _columns(self, title: str, name: str, old: Described, new: Described) -> None:
         """Say how key and state columns differ, and what of that cannot be."""
         if old["key"] != new["key"]:
             self.problems.append(
-                f"{told}: the key was {_columns(old['key'])}, is {_columns(new['key'])}; give the "
+                f"{title}: the key was {_columns(old['key'])}, is {_columns(new['key'])}; give the "
                 "stage a migration (migrate=...) that makes the new key, or the old key"
             )
         was, now = dict(map(tuple, old["state"])), dict(map(tuple, new["state"]))
         for column, type_ in now.items():
             if column not in was:
-                self.differences.append(f"{told}: state column {column!r} ({type_}) is added")
+                self.differences.append(f"{title}: state column {column!r} ({type_}) is added")
                 if column not in self.declared.defaults.get(name, ()):
                     self.problems.append(
-                        f"{told}: state column {column!r} is new and has no default; declare one "
+                        f"{title}: state column {column!r} is new and has no default; declare one "
                         f"(defaults={{{column!r}: ...}}), or a migration"
                     )
             elif was[column] != type_ and widens(was[column], type_):
                 self.differences.append(
-                    f"{told}: state column {column!r} is widened from {was[column]} to {type_}"
+                    f"{title}: state column {column!r} is widened from {was[column]} to {type_}"
                 )
             elif was[column] != type_:
                 self.problems.append(
-                    f"{told}: state column {column!r} was {was[column]}, is {type_}, which does "
+                    f"{title}: state column {column!r} was {was[column]}, is {type_}, which does "
                     "not hold every value of it; declare a migration, or keep the type"
                 )
         for column in was:
             if column not in now:
-                self.differences.append(f"{told}: state column {column!r} is dropped")
+                self.differences.append(f"{title}: state column {column!r} is dropped")
         if was == now and list(was) != list(now):
-            self.differences.append(f"{told}: its state columns stand in another order")
+            self.differences.append(f"{title}: its state columns stand in another order")
 
     def dropped(self, name: str) -> None:
         """Say so if ``name`` is a stage of the checkpoint that no stage of now takes."""

@@ -45,7 +45,7 @@ def unpublished(
         root: the storage root, as origins name it.
         attempts: all attempts under it.
         completed: the attempt of each completed checkpoint, by id.
-        written: those of them that were written by hand, and bring no rows.
+        written: the written savepoints among them, which bring no rows.
         published: the newest checkpoint whose rows the sink holds; 0 if there is none.
     """
     ids, beyond = branch_ids(root, attempts, completed, written)

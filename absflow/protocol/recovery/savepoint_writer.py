@@ -37,7 +37,7 @@ _Described = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class WrittenSavepoint:
-    """How a savepoint was written by hand.
+    """How a savepoint was written.
 
     Attributes:
         base: the checkpoint that it was made from; 0 if it was made from nothing.

@@ -10,9 +10,9 @@ that finds none stands until the next start. What a deleted checkpoint alone nee
 stay any more, and goes with the next plan of :mod:`absflow.protocol.retention.plan`.
 
 It is all or nothing: a request is refused as a whole, with every reason at once. A person may
-delete what only a number or a wish keeps (the newest so many, savepoints), but nothing that the job
-itself goes on from (:func:`absflow.protocol.retention.plan.needed`). That only becomes less: what a
-trigger is based on that is written meanwhile is newer than anything that is deleted here.
+delete what only a number or a request keeps (the newest so many, savepoints), but nothing that the
+job itself goes on from (:func:`absflow.protocol.retention.plan.needed`). That only becomes less:
+what a trigger is based on that is written meanwhile is newer than anything that is deleted here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _KEEPS_ALL = RetentionPolicy(retained=sys.maxsize, max_lineage=sys.maxsize)
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """These checkpoints are to be deleted; ``request`` names the wish, and is never used twice."""
+    """These checkpoints are to be deleted; ``request`` is never used twice."""
 
     request: str
     checkpoint_ids: tuple[int, ...]

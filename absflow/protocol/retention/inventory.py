@@ -129,7 +129,7 @@ class Inventory:
         ready: the current attempt is READY; else it is being restored.
         completed: every COMPLETED fact, deleted checkpoints included.
         savepoints: ids of those that a person asked for.
-        written: ids of the savepoints that were written by hand: their attempt does not go on from
+        written: ids of the written savepoints: their attempt does not go on from
             them, unless it was restored from one.
         deleted: ids with a DELETED fact.
         compacted: every COMPACTED fact.

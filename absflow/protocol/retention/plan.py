@@ -121,7 +121,7 @@ def needed(there: Inventory) -> _Kept:
     for pending in there.pending:
         # Which of these it will be laid on is known when it completes.
         low, high = pending.base_id, pending.checkpoint_id
-        for checkpoint_id in (n for n in _line(there) if 0 < low <= n < high):
+        for checkpoint_id in (n for n in _branch(there) if 0 < low <= n < high):
             reasons.setdefault(checkpoint_id, []).append(f"base of pending checkpoint {high}")
     return reasons
 
@@ -155,7 +155,7 @@ def _check(there: Inventory) -> None:
         )
 
 
-def _line(there: Inventory) -> list[int]:
+def _branch(there: Inventory) -> list[int]:
     """Completed checkpoints that an increment of the current attempt may be laid on."""
     taken = (c for c in there.completed if c.checkpoint_id not in there.written)
     own = sorted(c.checkpoint_id for c in taken if c.attempt == there.attempt)
@@ -164,9 +164,9 @@ def _line(there: Inventory) -> list[int]:
 
 def _bases(there: Inventory) -> set[int]:
     """What the next increment is laid on, whether or not savepoints count for that."""
-    line = _line(there)
-    periodic = [n for n in line if n == there.restored or n not in there.savepoints]
-    return {*line[-1:], *periodic[-1:]}
+    branch = _branch(there)
+    periodic = [n for n in branch if n == there.restored or n not in there.savepoints]
+    return {*branch[-1:], *periodic[-1:]}
 
 
 def _compactions(there: Inventory, kept: _Kept, policy: RetentionPolicy) -> list[Compacted]:

@@ -163,7 +163,7 @@ class Backpressure:
             return Load(*shares, tuple(self._backlog(name, stage) for name in names))
         except StorageError:
             # The job lives without knowing it; whoever asks sees that it is not known.
-            _LOG.warning("could not tell how far stage %s is behind", stage, exc_info=True)
+            _LOG.warning("could not find how far stage %s is behind", stage, exc_info=True)
             return Load(*shares, None)
 
     def _backlog(self, name: str, reader: str) -> Backlog:

@@ -1,4 +1,4 @@
-"""Columns that tell the pages of a batch apart, and what every batch counts of them."""
+"""Columns that select pages of a batch, and what every batch counts of them."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ class SnapshotAppender:
             )
 
     def _is_there(self, checkpoint_id: int) -> bool:
-        """Whether an earlier driver appended the set; a set is one commit, so one row tells."""
+        """Whether an earlier driver appended the set; a set is one commit, so one row is enough."""
         table = tables.read(self._spark, self._table)
         return not table.where(F.col("set_id") == checkpoint_id).isEmpty()
 

@@ -19,7 +19,7 @@ _SIGNS = (
 class StoppedError(Exception):
     """The query was stopped inside a batch.
 
-    Spark tells a stop from a failure by a regular expression over what Python prints, which
+    Spark knows a stop by a regular expression over what Python prints, which
     overflows the stack of the query's thread on a text as long as a Java stack trace.
     """
 
@@ -31,17 +31,17 @@ class StoppedError(Exception):
 
 
 def is_stop(error: BaseException) -> bool:
-    """Whether a call failed because its query is being stopped, whoever tells of it.
+    """Whether a call failed because its query is being stopped, whoever raised it.
 
     The error of the call may be the cause of another, as one of storage, and may have been followed
     by another while it was handled.
     """
-    told: BaseException | None = error
-    while told is not None:
-        trace = _java_trace(told)
+    cause: BaseException | None = error
+    while cause is not None:
+        trace = _java_trace(cause)
         if any(sign in trace for sign in _SIGNS):
             return True
-        told = told.__cause__ or told.__context__
+        cause = cause.__cause__ or cause.__context__
     return False
 
 

@@ -114,7 +114,7 @@ class _Log:
             self._newest = self._log.update(*_defaults(self._log, "update", range(1, 4)))
         except (Py4JJavaError, PySparkException) as error:
             raise StorageError(
-                f"could not read the log of table {table!r}: {_told(error)}"
+                f"could not read the log of table {table!r}: {_first_words(error)}"
             ) from error
         self.id = str(self._newest.metadata().id())
 
@@ -130,7 +130,7 @@ class _Log:
         except (Py4JJavaError, PySparkException) as error:
             raise StorageError(
                 f"version {position.version} of table {self._table!r} cannot be made any more: "
-                f"{_told(error)}"
+                f"{_first_words(error)}"
             ) from error
         source = self._delta.files.DeltaSourceSnapshot(self._session, snapshot, self._nothing)
         indexed = DataFrame(source.filteredFiles().toDF(), self._spark)
@@ -140,7 +140,7 @@ class _Log:
         return [row.path for row in gone.collect()]
 
 
-def _told(error: Py4JJavaError | PySparkException) -> str:
+def _first_words(error: Py4JJavaError | PySparkException) -> str:
     """PySpark makes exceptions of its own of Spark's, and leaves others as they come from Java."""
     java = getattr(error, "java_exception", None)
     return str(java.toString() if java is not None else error)

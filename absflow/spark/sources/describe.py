@@ -47,7 +47,7 @@ class SourceDescription:
         format: its short name ("kafka", "delta", "parquet", "rate", ...), whatever name of it the
             author used; a Python data source's own name.
         is_files: whether it is Spark's file source, of any format.
-        options: by name in lower case, for Spark does not tell cases apart. They may hold secrets:
+        options: by name in lower case, for Spark ignores case. They may hold secrets:
             write nothing of them anywhere but what is known to hold none.
         schema: the columns that the source itself gives, before what the author made of them.
     """
@@ -63,7 +63,7 @@ def check_source(name: str, frame: DataFrame) -> None:
 
     Raises:
         GraphError: if the frame is a batch frame, or reads several streams: a barrier would cut
-            them at one point only by luck, and its position could not be told. Or if it keeps
+            them at one point only by luck, and its position would not be known. Or if it keeps
             state in Spark, which would be in no checkpoint, or has a watermark, which no stage
             would see.
     """

@@ -29,7 +29,7 @@ class RestorePlan:
         tables: name of the state history of each stage in the checkpoint.
         keys: its key columns there.
         taken_in: the attempt that took the checkpoint; 0 if it was written from nothing.
-        cut: the checkpoint that positions and sinks are of: another one if it was written by hand,
+        cut: the checkpoint that positions and sinks are of: another one for a written savepoint,
             0 if it was written from nothing.
         published: what each on-checkpoint sink held when that attempt began.
         differences: between the graph of then and the one of now.

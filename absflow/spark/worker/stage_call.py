@@ -76,7 +76,7 @@ def stage_function(
 
 @cache
 def freeze_loaded_modules() -> None:
-    """Tell the garbage collector of a worker process to pass over what is loaded by now.
+    """Have the garbage collector of a worker process pass over what is loaded by now.
 
     A worker of Spark collects garbage behind each of its tasks, which takes 50 ms of a core with
     pandas and pyarrow loaded, as long as the task itself in a small micro-batch.

@@ -251,8 +251,8 @@ def _partitions(
             for name, value in values.items()
         )
         chosen = table if len(there) == 1 else table.filter(reduce(pc.and_, equal))
-        told = {name: None if value is None else str(value) for name, value in values.items()}
-        yield told, chosen.drop_columns(list(by))
+        texts = {name: None if value is None else str(value) for name, value in values.items()}
+        yield texts, chosen.drop_columns(list(by))
 
 
 def _has_bounds(of: pa.DataType) -> bool:
@@ -285,12 +285,12 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
         return None  # JSON has no number for it; and NaN is the greatest to Spark, not to Arrow
     try:
         found = pc.min_max(column).as_py()
-        return None if found["min"] is None else _told(of, found["min"], found["max"])
+        return None if found["min"] is None else _as_stored(of, found["min"], found["max"])
     except (OverflowError, ValueError):
         return None  # a time that Python has no date for
 
 
-def _told(of: pa.DataType, least: Any, most: Any) -> tuple[Any, Any] | None:
+def _as_stored(of: pa.DataType, least: Any, most: Any) -> tuple[Any, Any] | None:
     if isinstance(least, str):
         return (least, most) if max(len(least), len(most)) <= _LONGEST else None
     if isinstance(least, datetime):

@@ -117,10 +117,10 @@ class DeltaPosition:
     @classmethod
     def parse(cls, text: str) -> DeltaPosition:
         """Read the source's line in Spark's offset log."""
-        told = json.loads(text)
+        position = json.loads(text)
         # Delta has several numbers below 0 for none; sliced with one of them, files would be lost.
-        index, snapshot = max(int(told["index"]), -1), bool(told["isStartingVersion"])
-        return cls(told["reservoirId"], int(told["reservoirVersion"]), index, snapshot)
+        index, snapshot = max(int(position["index"]), -1), bool(position["isStartingVersion"])
+        return cls(position["reservoirId"], int(position["reservoirVersion"]), index, snapshot)
 
 
 class LogTail:
