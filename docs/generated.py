@@ -1,12 +1,14 @@
 """Writes what the docs take from elsewhere.
 
-State diagrams, the settings and the reasons of failure from the code, figures from what benchmarks
-left in ``docs/figures``. ``python docs/generated.py`` rewrites the ``<!-- generated NAME -->``
-blocks in place; a test fails while they differ from the code.
+State diagrams, the settings and the reasons of failure from the code, the picture of the packages
+from the import contracts, figures from what benchmarks left in ``docs/figures``. ``python
+docs/generated.py`` rewrites the ``<!-- generated NAME -->`` blocks in place; a test fails while
+they differ from the code.
 """
 
 from __future__ import annotations
 
+import configparser
 import json
 import re
 import statistics
@@ -39,6 +41,7 @@ def generated(text: str) -> str:
         "reasons": _table(["reason", "counts as a failure", "meaning"], _reason_rows()),
         **{name: _figures(name) for name in FIGURES},
         "speed": _speed(),
+        "wings": "\n".join(["```mermaid", "flowchart TD", *_wing_lines(), "```"]),
     }
     for name, block in blocks.items():
         pattern = rf"(<!-- generated {name} -->\n).*?(\n<!-- end -->)"
@@ -48,6 +51,41 @@ def generated(text: str) -> str:
 
 def _diagram(lines: list[str]) -> str:
     return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
+
+
+def _wing_lines() -> list[str]:
+    """The packages, and the wings of absflow.spark: an arrow from each layer to the next."""
+    packages = [
+        [name.strip("() ").removeprefix("absflow.") for name in layer.split("|")]
+        for layer in _layers("layers")
+    ]
+    wings = [[name.strip() for name in layer.split("|")] for layer in _layers("wings")]
+    lines = [
+        '    subgraph spark["absflow.spark"]',
+        *(f"    {line}" for line in _arrows(wings, "spark_")),
+    ]
+    return [*lines, "    end", *_arrows(packages, "")]
+
+
+def _layers(contract: str) -> list[str]:
+    """The layers of a contract in setup.cfg, from above."""
+    config = configparser.ConfigParser()
+    config.read(Path(__file__).parent.parent / "setup.cfg", encoding="utf-8")
+    lines = config[f"importlinter:contract:{contract}"]["layers"].strip().splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+def _arrows(layers: list[list[str]], prefix: str) -> list[str]:
+    """Each layer, and the arrows from it to the one below."""
+    names = [
+        f'    {prefix}{name}["{name}"]' for layer in layers for name in layer if name != "spark"
+    ]
+    return names + [
+        f"    {prefix}{above} --> {prefix}{below}"
+        for upper, lower in zip(layers, layers[1:], strict=False)
+        for above in upper
+        for below in lower
+    ]
 
 
 def _table(names: list[str], rows: list[list[str]]) -> str:
