@@ -12,6 +12,7 @@ import configparser
 import json
 import re
 import statistics
+from itertools import pairwise
 from pathlib import Path
 
 from absflow.protocol.alignment import INPUT_TRANSITIONS
@@ -82,7 +83,7 @@ def _arrows(layers: list[list[str]], prefix: str) -> list[str]:
     ]
     return names + [
         f"    {prefix}{above} --> {prefix}{below}"
-        for upper, lower in zip(layers, layers[1:], strict=False)
+        for upper, lower in pairwise(layers)
         for above in upper
         for below in lower
     ]

@@ -180,7 +180,7 @@ MUTATIONS = {
         ],
         "has rows in flight",
     ),
-    "a join neither hears of aborts nor gives up what one input never brings": (
+    "a join neither notices aborts nor gives up what one input never brings": (
         [
             (alignment, "_settle", settle_without_skipping(alignment._settle)),
             (alignment, "_abort", deaf_where_inputs_join(alignment._abort)),
