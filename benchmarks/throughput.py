@@ -10,7 +10,6 @@ micro-batches, or one that takes longer: rows by the time from its first trigger
 absflow, Bytewax and PyFlink take a checkpoint every 10 s, so each run has one. Bytewax and PyFlink
 forget what they emit; ``_throughput_bytewax.py`` and ``_throughput_flink.py`` say how they are
 measured. Both have environments of their own, which ``make bench`` makes.
-
 How the peers are tuned: all on Spark have two shuffle partitions for two cores, whole-stage code
 generation and FAIR scheduling as absflow has them; the built-in aggregation and
 ``transformWithStateInPandas`` have RocksDB with changelog checkpointing, as Spark's guide advises

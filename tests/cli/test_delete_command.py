@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from deltalake import write_deltalake
-from storage_roots import Root, answer, end_driver, requests, retire, write_small_root
+from shared_roots import write_small_root
+from storage_roots import Root, answer, end_driver, requests, retire
 
 from absflow.cli import asking
 from absflow.cli.commands import absflow

@@ -9,7 +9,7 @@ import pytest
 from arrow_cases import examples, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
-from test_process import AB, EMPTY, MADE, STORED, error_of, live, rows
+from process_cases import AB, EMPTY, MADE, STORED, error_of, live, rows
 
 from absflow.columnar.forms import per_row
 from absflow.columnar.process import Call, call

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from appends import create
 from delta import configure_spark_with_delta_pip
 from kafka_broker import CONNECTOR, broker, jars
 from pyspark.sql import SparkSession
@@ -35,3 +36,11 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The ``kafka.bootstrap.servers`` of a broker."""
     with broker(tmp_path_factory.mktemp("kafka")) as servers:
         yield servers
+
+
+@pytest.fixture
+def table(spark: SparkSession, tmp_path: Path) -> str:
+    """An empty table, partitioned by ``p``, with a checkpoint of its log after every 3 commits."""
+    path = str(tmp_path / "table")
+    create(spark, path)
+    return path

@@ -8,14 +8,8 @@ import pytest
 # The storage roots are those that the command line is tested with.
 sys.path.append(str(Path(__file__).parents[1] / "cli"))
 
-from storage_roots import (
-    CHECKPOINT_HISTORY,
-    KEY_VALUES,
-    Checkpoint,
-    aircraft,
-    write_rich_root,
-    write_root,
-)
+from shared_roots import CHECKPOINT_HISTORY, KEY_VALUES, aircraft, write_rich_root
+from storage_roots import Checkpoint, write_root
 
 import absflow
 from absflow.cli.reader import Reader

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import threading
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -15,48 +12,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from appends import SCHEMA, commits, driver_rows, rows
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as DeltaLake
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
 from absflow.columnar import pages
 from absflow.errors import StorageError
 from absflow.storage.delta import tables, transactions
-from absflow.storage.delta.log import log_file, newest_version, parse_commit
+from absflow.storage.delta.log import log_file, parse_commit
 from absflow.storage.delta.transactions import ArrowRows, DriverRows, append_once
-from absflow.storage.files import Files
 
 pytestmark = pytest.mark.spark
-
-SCHEMA = pa.schema([("n", pa.int64()), ("p", pa.int64())])
-
-
-@pytest.fixture
-def table(spark: SparkSession, tmp_path: Path) -> str:
-    """An empty table, partitioned by ``p``, with a checkpoint of its log after every 3 commits."""
-    path = str(tmp_path / "table")
-    create(spark, path)
-    return path
-
-
-def create(spark: SparkSession, path: str) -> None:
-    builder = DeltaTable.createIfNotExists(spark).location(path).addColumn("n", "long")
-    builder = builder.addColumn("p", "long").partitionedBy("p")
-    builder.property("delta.checkpointInterval", "3").execute()
-
-
-def rows(spark: SparkSession, count: int = 10) -> DataFrame:
-    return spark.range(count).selectExpr("id AS n", "id % 2 AS p").coalesce(1)
-
-
-def driver_rows(spark: SparkSession, count: int = 10) -> DriverRows:
-    """The same rows in the driver's memory."""
-    numbers = list(range(count))
-    columns = {"n": numbers, "p": [n % 2 for n in numbers]}
-    return DriverRows(spark, pa.table(columns, schema=SCHEMA))
 
 
 def arrow_rows(spark: SparkSession, count: int = 10) -> ArrowRows:
@@ -82,15 +51,6 @@ def left_to_delta(monkeypatch: pytest.MonkeyPatch) -> list[ArrowRows]:
 
     monkeypatch.setattr(ArrowRows, "frame", noted)
     return left
-
-
-def commits(table: str) -> int:
-    return newest_version(path.name for path in Path(table, "_delta_log").iterdir()) or 0
-
-
-def forget() -> None:
-    """As a driver that has just started."""
-    transactions._known.clear()
 
 
 def test_what_is_written_is_what_delta_would_write(spark: SparkSession, table: str) -> None:
@@ -325,145 +285,3 @@ def test_any_reader_can_read_what_the_driver_writes(spark: SparkSession, tmp_pat
     assert pa.table(DeltaLake(path).to_pyarrow_table()).to_pylist() == due
     (file,) = Path(path).glob("*.parquet")
     assert pq.read_schema(file).names == schema.names
-
-
-@pytest.mark.parametrize("writes", [1, 2, 3, 4, 7])
-def test_a_new_driver_knows_what_was_written(spark: SparkSession, table: str, writes: int) -> None:
-    """Also behind a checkpoint of the log, where its older commits may be gone."""
-    for number in range(writes):
-        append_once(rows(spark), table, "job/a", number, {})
-        append_once(rows(spark), table, f"job/{number}", 0, {})
-    there = commits(table)
-    for version in range(there - there % 3):
-        Path(log_file(table, version)).unlink()
-    forget()
-    for number in range(writes):
-        append_once(rows(spark), table, "job/a", number, {})
-        append_once(rows(spark), table, f"job/{number}", 0, {})
-    assert commits(table) == there
-    append_once(rows(spark), table, "job/a", writes, {})
-    assert commits(table) == there + 1
-
-
-def test_a_kill_may_have_left_an_empty_hint(spark: SparkSession, table: str) -> None:
-    """Delta writes over ``_last_checkpoint``; it goes by the log then, and so do we."""
-    for number in range(4):
-        append_once(rows(spark), table, "job/a", number, {})
-    hint = Path(table, "_delta_log", "_last_checkpoint")
-    assert hint.read_text()
-    hint.write_text("")
-    Path(table, "_delta_log", "._last_checkpoint.crc").unlink()
-    for version in range(3):
-        Path(log_file(table, version)).unlink()
-    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-    forget()
-    append_once(rows(spark), table, "job/a", 3, {})
-    assert commits(table) == 4
-    append_once(rows(spark), table, "job/a", 4, {})
-    assert commits(table) == 5
-
-
-def test_a_table_that_is_made_anew_has_nothing(spark: SparkSession, table: str) -> None:
-    """At the same path: what the old one had is forgotten."""
-    append_once(rows(spark), table, "job/a", 5, {})
-    shutil.rmtree(table)
-    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-    create(spark, table)
-    append_once(rows(spark), table, "job/a", 5, {})
-    assert spark.read.format("delta").load(table).count() == 10
-
-
-@pytest.mark.parametrize("gone", [False, True])
-def test_what_another_driver_writes_is_seen(spark: SparkSession, table: str, gone: bool) -> None:
-    """By Delta's own writer, between two appends of this one; also if the log begins behind it."""
-    append_once(rows(spark), table, "job/a", 1, {})
-    write = rows(spark).write.format("delta").mode("append")
-    write.option("txnAppId", "job/a").option("txnVersion", "2").save(table)
-    rows(spark).write.format("delta").mode("append").save(table)
-    for version in range(3) if gone else ():
-        Path(log_file(table, version)).unlink()
-    append_once(rows(spark), table, "job/a", 2, {})
-    assert commits(table) == 3
-    append_once(rows(spark), table, "job/a", 3, {})
-    assert commits(table) == 4
-
-
-def test_a_thread_that_knows_no_session_may_append(spark: SparkSession, table: str) -> None:
-    """As a publisher's: Delta looks for one where it reads a checkpoint of its log anew."""
-    append_once(rows(spark), table, "job/a", 0, {})
-    errors: list[Exception] = []
-
-    def write() -> None:
-        for number in range(1, 9):
-            spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-            for checksum in Path(table, "_delta_log").glob("*.crc"):
-                checksum.unlink()
-            try:
-                append_once(rows(spark), table, "job/a", number, {})
-            except (PySparkException, Py4JError) as error:
-                errors.append(error)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    thread.join()
-    assert errors == []
-    assert commits(table) == 9
-
-
-def test_of_two_writers_at_once_one_commits(spark: SparkSession, table: str) -> None:
-    """Each has begun before the other commits: the later one fails, and nothing is there twice."""
-    begun = threading.Barrier(2)
-    errors: list[Exception] = []
-
-    slowly = F.udf(lambda n: time.sleep(0.2) or n, "long")
-
-    def write() -> None:
-        frame = rows(spark).withColumn("n", slowly("n"))
-        begun.wait()
-        try:
-            append_once(frame, table, "job/a", 1, {})
-        except (PySparkException, Py4JError) as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=write) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert commits(table) == 1
-    assert spark.read.format("delta").load(table).count() == 10
-    assert ["ConcurrentTransaction" in str(error) for error in errors] == [True]
-
-
-def test_rows_of_the_driver_conflict_as_well(
-    spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another writer commits the same transaction while their file is written."""
-    write = Files.create
-
-    def late(files: Files, path: str, data: bytes) -> None:
-        write(files, path, data)
-        append_once(rows(spark), table, "job/a", 1, {})
-
-    monkeypatch.setattr(Files, "create", late)
-    with pytest.raises((PySparkException, Py4JError), match="ConcurrentTransaction"):
-        append_once(driver_rows(spark), table, "job/a", 1, {})
-    assert commits(table) == 1
-    assert spark.read.format("delta").load(table).count() == 10
-
-
-def test_an_observation_sees_the_rows(spark: SparkSession, table: str) -> None:
-    """The one action of an append brings what was observed with it."""
-    seen = Observation()
-    append_once(rows(spark).observe(seen, F.count("*").alias("rows")), table, "job/a", 1, {})
-    assert seen.get == {"rows": 10}
-
-
-def test_other_columns_are_refused(spark: SparkSession, table: str) -> None:
-    """As by Delta's own writer."""
-    with pytest.raises((PySparkException, Py4JError), match="schema"):
-        append_once(rows(spark).withColumn("more", F.lit(1)), table, "job/a", 1, {})
-    with pytest.raises(StorageError, match="have the columns struct<n:bigint>, but the table has"):
-        few = DriverRows(spark, pa.table({"n": [1]}))
-        append_once(few, table, "job/a", 1, {})
-    assert commits(table) == 0

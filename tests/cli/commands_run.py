@@ -1,0 +1,32 @@
+"""Runs commands, and reads what they print."""
+
+import json
+
+from click.testing import CliRunner
+
+from absflow.cli.commands import absflow
+
+
+def run(root, *arguments, env=None):
+    """What a command line does in a terminal of 80 columns."""
+    path = [] if root is None else ["--storage", str(getattr(root, "path", root))]
+    environment = {"COLUMNS": "80", "ABSFLOW_STORAGE": None, **(env or {})}
+    return CliRunner().invoke(absflow, [*arguments, *path], env=environment)
+
+
+def succeed(root, *arguments, env=None):
+    done = run(root, *arguments, env=env)
+    assert (done.exit_code, done.stderr) == (0, "")
+    return done.stdout
+
+
+def document(root, *arguments):
+    return json.loads(succeed(root, *arguments, "--json"))
+
+
+def failure(root, *arguments):
+    """The one line of an error of absflow."""
+    done = run(root, *arguments)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    return done.stderr.removesuffix("\n")

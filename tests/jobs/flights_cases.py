@@ -1,0 +1,210 @@
+"""Tables of the flights job, and its stages run in memory."""
+
+import datetime as dt
+import itertools
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import flights_data
+import flights_oracle
+import flights_stages
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from absflow.columnar.packing import Packer
+from absflow.columnar.pages import channel_schema, decode, page_batch, pages_of
+from absflow.columnar.pages import unpack as unpack_pages
+from absflow.columnar.spec import InputSpec, StageSpec
+from absflow.columnar.stage import Batch, run_key_group
+from absflow.columnar.state import state_schema
+from absflow.columnar.stored import KeyGroupState
+from absflow.protocol import alignment
+
+NOON = dt.datetime(2013, 7, 1, 12, tzinfo=dt.timezone.utc)
+
+
+TYPES = {
+    "long": pa.int64(),
+    "int": pa.int32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+
+
+def ddl(text: str) -> pa.Schema:
+    """The Arrow schema of Spark DDL, as far as the job uses it; Spark's own parser needs a JVM."""
+    words = iter(re.findall(r"\w+|[<>,:]", text))
+
+    def columns() -> list[pa.Field]:
+        fields = []
+        for name in words:
+            word = next(words)
+            type_, end = one(word if word != ":" else next(words))
+            fields.append(pa.field(name, type_))
+            if end != ",":
+                break
+        return fields
+
+    def one(word: str) -> tuple[pa.DataType, str | None]:
+        if word not in ("array", "struct"):
+            return TYPES[word], next(words, None)
+        assert next(words) == "<"
+        type_ = pa.struct(columns()) if word == "struct" else pa.list_(one(next(words))[0])
+        return type_, next(words, None)
+
+    return pa.schema(columns())
+
+
+LEGS, WEATHER = ddl(flights_data.LEGS), ddl(flights_data.WEATHER)
+
+
+ROTATED = ddl(flights_stages.AIRCRAFT_OUTPUT)
+
+
+@dataclass
+class Stage:
+    """A stage in memory: what Spark does around :func:`run_key_group`, without Spark."""
+
+    spec: StageSpec
+    stored: dict[int, KeyGroupState] = field(default_factory=dict)
+    batch_id: int = 0
+
+    def run(self, **inputs: list[pa.Table]) -> pa.Table:
+        """One micro-batch: for each input the rows of each of its partitions."""
+        pages = []
+        for name, parts in inputs.items():
+            given = self.spec.input(name)
+            packer = Packer(
+                given.name, given.schema, tuple(self.spec.keys.names), self.key_groups, given.root
+            )
+            for partition, rows in enumerate(parts):
+                for batch in packer.pack(rows.to_batches(), partition):
+                    pages += pages_of(batch)
+        batch = Batch(self.batch_id, 0, alignment.start([i.name for i in self.spec.inputs]))
+        pages.sort(key=lambda page: page.key_group)
+        emitted = []
+        for group, mine in itertools.groupby(pages, key=lambda page: page.key_group):
+            before = self.stored.get(group, KeyGroupState())
+            out, self.stored[group] = run_key_group(self.spec, group, batch, list(mine), before)
+            emitted += out
+        rows = unpack_pages([page_batch(emitted)], self.spec.output, self.batch_id)
+        self.batch_id += 1
+        return pa.Table.from_batches(rows, channel_schema(self.spec.output))
+
+    @property
+    def key_groups(self) -> int:
+        return self.spec.key_groups
+
+    def state(self) -> pa.Table:
+        schema = state_schema(self.spec.keys, self.spec.state)
+        stored = [kept for kept in self.stored.values() if kept.state]
+        tables = [pa.Table.from_batches([decode(kept.state, schema, "state")]) for kept in stored]
+        names = [*self.spec.keys.names, *self.spec.state.names]
+        return pa.concat_tables([schema.empty_table(), *tables]).select(names)
+
+
+def aircraft(key_groups: int = 128) -> Stage:
+    legs = InputSpec("legs", LEGS, root=True, bounded=True)
+    return Stage(
+        StageSpec(
+            name="aircraft",
+            inputs=(legs,),
+            keys=ddl("tailnum string"),
+            state=ddl(flights_stages.AIRCRAFT_STATE),
+            output=ROTATED,
+            process={"legs": flights_stages.rotate},
+            key_groups=key_groups,
+        )
+    )
+
+
+def airports(key_groups: int = 128, root: bool = False) -> Stage:
+    """The second stage; ``root``: its legs do not come through a channel."""
+    return Stage(
+        StageSpec(
+            name="airports",
+            inputs=(
+                InputSpec("aircraft", ROTATED, root),
+                InputSpec("weather", WEATHER, root=True, bounded=True),
+            ),
+            keys=ddl("origin string"),
+            state=ddl(flights_stages.AIRPORTS_STATE),
+            output=ddl(flights_stages.AIRPORTS_OUTPUT),
+            process={
+                "aircraft": flights_stages.legs_at_airport,
+                "weather": flights_stages.weather_at_airport,
+            },
+            key_groups=key_groups,
+        )
+    )
+
+
+def lists(state: pa.Table, name: str) -> pd.DataFrame:
+    """One row per element of a list column in the state of ``airports``."""
+    rows = [
+        {"origin": row["origin"], **element}
+        for row in state.select(["origin", name]).to_pylist()
+        for element in row[name]
+    ]
+    names = [field.name for field in state.schema.field(name).type.value_type]
+    return pd.DataFrame(rows, columns=["origin", *names])
+
+
+def read(folder: Path) -> list[pa.Table]:
+    return [pq.read_table(path) for path in flights_data.files(folder)]
+
+
+def weather(hour: dt.datetime = NOON, **values) -> dict:
+    """A fine hour, if nothing else is said."""
+    usual = {"origin": "EWR", "temp": 60.0, "precip": 0.0, "visib": 10.0, "wind_speed": 5.0}
+    return {"hour": hour, **usual, **values}
+
+
+@pytest.fixture(scope="module")
+def winter(tmp_path_factory):
+    """The legs of January to March behind ``rotate``, and the weather, in order."""
+    directory = tmp_path_factory.mktemp("winter")
+    flights_data.prepare(directory, until=dt.date(2013, 4, 1))
+    output = aircraft(key_groups=4).run(legs=read(directory / "legs"))
+    legs = output.select(ROTATED.names).sort_by("leg_id").combine_chunks()
+    return directory, legs, pa.concat_tables(read(directory / "weather")).combine_chunks()
+
+
+def cut(rows: pa.Table, parts: int, random: np.random.Generator) -> list[pa.Table]:
+    """``rows`` in so many pieces of random sizes, some of them empty or a single row."""
+    edges = np.sort(random.integers(0, rows.num_rows + 1, parts - 1))
+    edges[1::5] = edges[0::5][: len(edges[1::5])]
+    edges = np.sort(np.concatenate([edges, edges[::7] + 1]).clip(max=rows.num_rows))
+    return [rows.slice(a, b - a) for a, b in itertools.pairwise([0, *edges, rows.num_rows])]
+
+
+def feed(stage: Stage, legs: list[pa.Table], hours: list[pa.Table], turns: str) -> tuple:
+    """The output and the last state, in an order that the job does not promise."""
+    given = {"l": iter(legs), "w": iter(hours)}
+    output = []
+    for turn in turns:
+        if turn == "b":
+            output.append(stage.run(aircraft=[next(given["l"])], weather=[next(given["w"])]))
+        else:
+            name = "aircraft" if turn == "l" else "weather"
+            output.append(stage.run(**{name: [next(given[turn])]}))
+    assert [next(rows, None) for rows in given.values()] == [None, None]
+    rows = pa.concat_tables(output).select(stage.spec.output.names).sort_by("leg_id")
+    return rows, stage.state().sort_by("origin")
+
+
+@pytest.fixture(scope="module")
+def at_once(winter):
+    """What comes of all rows in one micro-batch; equal to the oracle."""
+    directory, legs, hours = winter
+    stage = airports(root=True)
+    output, state = feed(stage, [legs], [hours], "b")
+    answer = flights_oracle.expected(directory)
+    assert flights_oracle.differences(output.to_pandas(), answer.resolved) == []
+    assert 0 < output["condition"].to_pylist().count("unknown") < 1_000
+    return output, state
