@@ -66,9 +66,10 @@ SETTINGS: tuple[Setting, ...] = (
         "edges",
         "auto",
         one_of("auto", "channel", "direct"),
-        "auto: a stage without sink and the only stage that reads it, if that reads nothing else, "
-        "run in one query; others hand their rows on in Delta tables. channel: all do. direct: as "
-        "auto, and a job with an edge that cannot be direct is refused. Fixed for an attempt.",
+        "auto: two stages run in one query if the second is the only reader of the first and reads "
+        "nothing else, and the first has no sink; other edges are Delta tables. channel: all edges "
+        "are tables. direct: as auto, but a job with an edge that cannot be direct is refused. "
+        "Fixed for an attempt.",
     ),
     Setting(
         "checkpoint.interval",
@@ -97,7 +98,7 @@ SETTINGS: tuple[Setting, ...] = (
         "checkpoint_aligned_timeout_ms",
         "30s",
         duration_or_never,
-        "In mode aligned: a checkpoint that is older overtakes all the same; never: it does not.",
+        "In mode aligned: a checkpoint that is older than this overtakes; never: none does.",
     ),
     Setting(
         "checkpoint.min-pause",
@@ -125,14 +126,14 @@ SETTINGS: tuple[Setting, ...] = (
         "checkpoint_retained",
         "100",
         count(1, 1_000_000),
-        "Completed checkpoints that are kept; savepoints are kept besides, until they are deleted.",
+        "How many completed checkpoints are kept. Savepoints do not count, and stay until deleted.",
     ),
     Setting(
         "lineage.max-sets",
         "lineage_max_sets",
         "20",
         count(1, 10_000),
-        "A checkpoint whose state of a stage is made of more sets than this gets one set instead.",
+        "The most sets that a stage's state is read from; retention merges more of them into one.",
     ),
     Setting(
         "savepoint.timeout",
@@ -153,16 +154,16 @@ SETTINGS: tuple[Setting, ...] = (
         "alignment_max_held_bytes",
         "256MiB",
         size_bytes,
-        "A checkpoint for which a stage holds more than this overtakes; a savepoint, or if "
-        "checkpoint.aligned-timeout is never, it is aborted (HELD_TOO_MUCH).",
+        "If a stage holds more rows than this for a checkpoint, the checkpoint overtakes. A savepoint "
+        "is aborted instead (HELD_TOO_MUCH), and so is any if checkpoint.aligned-timeout is never.",
     ),
     Setting(
         "state.max-inline",
         "state_max_inline_bytes",
         "32KiB",
         size_bytes,
-        "State of a key group that is larger than this lies in files below the storage root, if "
-        "that is a directory, and not in Spark's state store.",
+        "A key group with more state than this has it in files below the storage root, if that is "
+        "a directory; with less, in Spark's state store.",
     ),
     Setting(
         "channel.max-bytes-per-trigger",
@@ -200,7 +201,7 @@ SETTINGS: tuple[Setting, ...] = (
         "restore_allow_dropped_state",
         "false",
         flag,
-        "Restore though the checkpoint has state of a stage that the job does not have.",
+        "Allow a restore that drops the state of stages which the job no longer has.",
     ),
     Setting(
         "restore.plan",
@@ -244,6 +245,6 @@ SETTINGS: tuple[Setting, ...] = (
         "restart_reset_after_ms",
         "10min",
         duration_ms,
-        "A query that has run this long starts with the first wait again.",
+        "After a run as long as this, a query's restarts are counted from the first again.",
     ),
 )
