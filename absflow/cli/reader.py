@@ -58,20 +58,10 @@ from absflow.storage.layout import Layout
 __all__ = ["Reader"]
 
 _LIGHT = ["checkpoint_id", "kind", "reason"]
-
-
 _COMPACTED = ["checkpoint_id", "kind", "stage", "set_id", "replaces"]
-
-
 _ROW = "_absflow_row"
-
-
 _COMPLETED = ds.field("kind") == FactKind.COMPLETED.value
-
-
 _ENDED = _COMPLETED | (ds.field("kind") == FactKind.ABORTED.value)
-
-
 _DELETED = ds.field("kind") == FactKind.DELETED.value
 
 

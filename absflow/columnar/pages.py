@@ -76,8 +76,6 @@ PAGE_SCHEMA = pa.schema(
         pa.field("payload", pa.binary()),
     ]
 )
-
-
 # A channel's rows have these columns before their own. `_seq` counts within (batch, key group), so
 # (`_seq`, `_key_group`) is a total order of a channel's rows that a retried batch repeats.
 CHANNEL_FIELDS = (
@@ -96,24 +94,12 @@ CHANNEL_FIELDS = (
         ),
     ),
 )
-
-
 ORDER_FIELDS = CHANNEL_FIELDS[1:3]
-
-
 SEQ_BITS = 31
-
-
 # What a stage emits beside rows: for the driver, and for the stages that read it.
 FOR_THE_DRIVER = (PageKind.REPORT, PageKind.STATE)
-
-
 FORWARDED = (PageKind.BARRIER, PageKind.END)
-
-
 _HEADER = struct.Struct("<2sBBI")
-
-
 _MAGIC, _VERSION = b"AF", 1
 
 

@@ -21,11 +21,7 @@ REQUESTS = pa.schema(
         ("delete", pa.list_(pa.int64())),
     ]
 )
-
-
 _TIME = pa.timestamp("us", tz="UTC")
-
-
 ATTEMPTS = pa.schema(
     [
         ("attempt", pa.int32()),
@@ -37,8 +33,6 @@ ATTEMPTS = pa.schema(
         ("restored_from", pa.string()),
     ]
 )
-
-
 BARRIERS = pa.schema(
     [
         ("attempt", pa.int32()),
@@ -52,8 +46,6 @@ BARRIERS = pa.schema(
         ("triggered_at", _TIME),
     ]
 )
-
-
 OVERTAKES = pa.schema(
     [
         ("attempt", pa.int32()),
@@ -65,8 +57,6 @@ OVERTAKES = pa.schema(
         ("at", _TIME),
     ]
 )
-
-
 _IN_FLIGHT = pa.struct(
     [
         ("input", pa.string()),
@@ -79,8 +69,6 @@ _IN_FLIGHT = pa.struct(
         ("bytes", pa.int64()),
     ]
 )
-
-
 _BACKLOG = pa.struct(
     [
         ("input", pa.string()),
@@ -90,8 +78,6 @@ _BACKLOG = pa.struct(
         ("age_ms", pa.int64()),
     ]
 )
-
-
 _STAGE = pa.struct(
     [
         ("stage", pa.string()),
@@ -117,12 +103,8 @@ _STAGE = pa.struct(
         ("backlogs", pa.list_(_BACKLOG)),
     ]
 )
-
-
 # A row of `checkpoints` that is no fact of a checkpoint: the answer to a request that got none.
 REFUSED = "REFUSED"
-
-
 CHECKPOINTS = pa.schema(
     [
         ("checkpoint_id", pa.int64()),

@@ -31,17 +31,9 @@ from absflow.storage.layout import Layout
 __all__ = ["JobInventory", "StorageReader", "gather"]
 
 _WHOSE = ("attempt", "incarnation", "derived_from")
-
-
 _FACTS = ("checkpoint_id", "kind", "type", *_WHOSE, "stage", "set_id", "replaces")
-
-
 _STARTS = ("attempt", "incarnation", "kind", "details", "restored_from")
-
-
 _TRIGGERS = ("checkpoint_id", "base_id", "kind")
-
-
 Row = Mapping[str, Any]
 
 

@@ -35,14 +35,8 @@ __all__ = ["RootLock", "hold"]
 
 # Far above what a driver needs to end its micro-batches and what it still appends.
 TAKEOVER_WAIT_S = 60.0
-
-
 _POLL_S = 0.1
-
-
 _LOCK = "driver.lock"
-
-
 _NOTE = "driver.takeover"
 
 

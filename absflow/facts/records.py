@@ -100,8 +100,6 @@ def manifest_of(row: Mapping[str, Any]) -> Manifest:
 
 
 _REPORT = [field.name for field in fields(StageReport)]
-
-
 _LOAD = [field.name for field in fields(Load)]
 
 

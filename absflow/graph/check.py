@@ -24,8 +24,6 @@ from absflow.graph.nodes import Graph, SinkNode, SourceNode, StageNode
 __all__ = ["check"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-
-
 # Columns of the tables and views of state and rows, beside the user's own; case is ignored.
 _RESERVED = {
     *(f.name for f in CHANNEL_FIELDS),

@@ -128,8 +128,6 @@ class EndStage:
 
 
 Action = TakeSnapshot | Discard | Ignore | EndStage
-
-
 # What one input can go through. `settled` is not an event of its own: it is what TakeSnapshot and
 # Discard do to the barrier at the head of the input's queue. The diagram in the docs is drawn from
 # this table and the tests walk it.
@@ -145,8 +143,6 @@ INPUT_TRANSITIONS: Mapping[tuple[InputStatus, str], tuple[InputStatus, ...]] = {
     (InputStatus.ENDED, "new barrier"): (InputStatus.ENDED,),
     (InputStatus.ENDED, "end"): (InputStatus.ENDED,),
 }
-
-
 _Changed = tuple[Alignment, tuple[Action, ...]]
 
 

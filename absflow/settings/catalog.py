@@ -154,8 +154,9 @@ SETTINGS: tuple[Setting, ...] = (
         "alignment_max_held_bytes",
         "256MiB",
         size_bytes,
-        "If a stage holds more rows than this for a checkpoint, the checkpoint overtakes. A savepoint "
-        "is aborted instead (HELD_TOO_MUCH), and so is any if checkpoint.aligned-timeout is never.",
+        "If a stage holds more rows than this for a checkpoint, the checkpoint overtakes. A "
+        "savepoint is aborted instead (HELD_TOO_MUCH), and so is any if "
+        "checkpoint.aligned-timeout is never.",
     ),
     Setting(
         "state.max-inline",

@@ -105,8 +105,6 @@ POINTS: dict[str, Point] = {
         "absflow.spark.batch.listener:QueryListener.progressed", "before"
     ),
 }
-
-
 # Met only by a job with an on-checkpoint sink.
 PUBLICATION_POINTS: dict[str, Point] = {
     **_around("publication", "absflow.spark.control.publisher:Publisher._write"),

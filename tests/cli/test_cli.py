@@ -16,8 +16,6 @@ from storage_roots import compact, retire
 from absflow.cli import documents
 
 GOLDEN = Path(__file__).parent / "golden"
-
-
 COMPLETED = [c.id for c in CHECKPOINT_HISTORY if c.kind == "COMPLETED"]
 
 

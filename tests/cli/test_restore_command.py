@@ -63,8 +63,6 @@ SAME = {
     "differences": [],
     "problems": [],
 }
-
-
 FLYING = ChannelState("airports", "planes", 1, "-", 40, 0, (), rows=1234, bytes=56_789)
 
 

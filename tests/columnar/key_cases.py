@@ -6,6 +6,4 @@ import decimal
 # -- vectors -------------------------------------------------------------------------------------
 
 UTC = dt.timezone.utc
-
-
 D = decimal.Decimal

@@ -8,20 +8,10 @@ from absflow.columnar.state import DELETED, KeyedState
 from absflow.errors import ProcessError
 
 INPUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
-
-
 KEYS = pa.schema([("k", pa.string())])
-
-
 STATE = pa.schema([("n", pa.int64()), ("name", pa.string())])
-
-
 OUTPUT = pa.schema([("k", pa.string()), ("total", pa.int64())])
-
-
 EMPTY = KeyedState.empty(KEYS, STATE)
-
-
 MADE = Call(
     stage="legs",
     input="flights",
@@ -57,8 +47,6 @@ STORED = call(
     rows(("a", 0), ("b", 0), ("c", 0)),
     EMPTY,
 ).state
-
-
 WHERE = "stage 'legs', input 'flights', key group 17: "
 
 

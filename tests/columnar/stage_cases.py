@@ -16,17 +16,9 @@ from absflow.columnar.stored import KeyGroupState, load
 from absflow.protocol import alignment, alignment_state
 
 KEYS = pa.schema([("k", pa.string())])
-
-
 ROWS = pa.schema([("k", pa.string()), ("tag", pa.string())])
-
-
 STATE = pa.schema([("n", pa.int64()), ("seen", pa.list_(pa.string()))])
-
-
 OUTPUT = pa.schema([("k", pa.string()), ("tag", pa.string()), ("n", pa.int64())])
-
-
 SNAPSHOT = snapshot_schema(KEYS, STATE)
 
 

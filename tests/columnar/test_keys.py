@@ -15,11 +15,7 @@ from absflow.columnar.keys import hash64, key_groups
 # -- the documented hash, once more and slowly ---------------------------------------------------
 
 MASK = 2**64 - 1
-
-
 SEED = 0x9E3779B97F4A7C15
-
-
 NULL = 0xD1B54A32D192ED03
 
 

@@ -29,14 +29,8 @@ from absflow.errors import PageCorruptError
 # -- packing a root input ------------------------------------------------------------------------
 
 SCHEMA = pa.schema([("k", pa.string()), ("j", pa.int32()), ("tag", pa.int64())])
-
-
 KEYS = ("k", "j")
-
-
 NAMES = st.sampled_from(["a", "b", "c", None])
-
-
 ROW_LISTS = st.lists(st.lists(st.tuples(NAMES, st.integers(0, 2)), max_size=9), max_size=6)
 
 

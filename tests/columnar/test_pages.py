@@ -108,8 +108,6 @@ def test_a_corrupt_page_is_named():
 # -- pages as rows -------------------------------------------------------------------------------
 
 LONGS = st.integers(0, 2**63 - 1)
-
-
 PAGES = st.builds(
     Page,
     key_group=st.integers(0, 2**31 - 1),

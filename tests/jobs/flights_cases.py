@@ -25,8 +25,6 @@ from absflow.columnar.stored import KeyGroupState
 from absflow.protocol import alignment
 
 NOON = dt.datetime(2013, 7, 1, 12, tzinfo=dt.timezone.utc)
-
-
 TYPES = {
     "long": pa.int64(),
     "int": pa.int32(),
@@ -61,8 +59,6 @@ def ddl(text: str) -> pa.Schema:
 
 
 LEGS, WEATHER = ddl(flights_data.LEGS), ddl(flights_data.WEATHER)
-
-
 ROTATED = ddl(flights_stages.AIRCRAFT_OUTPUT)
 
 

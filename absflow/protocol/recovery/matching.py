@@ -20,8 +20,6 @@ _WIDER = (
     ("int8", "int16", "int32", "double"),
     ("int8", "int16", "float", "double"),
 )
-
-
 _DECIMAL = re.compile(r"decimal128\((\d+), (\d+)\)")
 
 

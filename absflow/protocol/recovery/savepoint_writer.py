@@ -29,8 +29,6 @@ __all__ = ["NO_ATTEMPT", "WrittenSavepoint", "compose", "cut_of", "describe", "t
 
 # The attempt in the WRITTEN fact, and in the trigger: nobody's.
 NO_ATTEMPT = 0
-
-
 # A stage, or a whole graph, as :func:`absflow.graph.description.describe` says it.
 _Described = Mapping[str, Any]
 

@@ -30,8 +30,6 @@ from absflow.storage.root import StorageRoot
 __all__ = ["PublicationFailed", "Publisher"]
 
 _LOG = logging.getLogger(__name__)
-
-
 _POOL = "absflow-publisher"
 
 

@@ -59,28 +59,16 @@ from absflow.storage.root import StorageRoot
 __all__ = ["FactWanted", "Retention"]
 
 _LOG = logging.getLogger(__name__)
-
-
 _GROUP = "absflow-retention"
-
-
 # Seconds without a plan before the first and between two. What goes a minute later costs little, a
 # plan costs a look at every table.
 EVERY = 60.0
-
-
 # A plan that took a second is followed by at least this many seconds without one.
 REST = 9.0
-
-
 # Behind each VACUUM; tests let files go at once.
 RETAIN = ""
-
-
 # Seconds from one VACUUM of a table to the next.
 VACUUM_EVERY = 1200.0
-
-
 # Files of a table of facts, one or more for each commit, at which they are put together.
 MANY_FILES = 200
 

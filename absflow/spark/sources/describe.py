@@ -16,14 +16,8 @@ from absflow.errors import GraphError
 __all__ = ["SourceDescription", "check_source", "describe_source"]
 
 _V1 = "org.apache.spark.sql.execution.streaming.runtime.StreamingRelation"
-
-
 _V2 = "org.apache.spark.sql.catalyst.streaming.StreamingRelationV2"
-
-
 _REGISTER = "org.apache.spark.sql.sources.DataSourceRegister"
-
-
 # Logical operators that keep state when they stand in a stream.
 _STATEFUL = {
     "Aggregate",

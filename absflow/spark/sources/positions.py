@@ -30,11 +30,7 @@ __all__ = ["NOTHING_READ", "SourceLogs", "copies_since", "unreadable"]
 
 # How Spark's offset log says that a source has not given anything yet.
 NOTHING_READ = "-"
-
-
 _COMPACT = ".compact"
-
-
 # Where Spark's rate source keeps when it began; its position is the seconds since then.
 _RATE_START = "0"
 

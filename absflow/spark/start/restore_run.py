@@ -38,8 +38,6 @@ from absflow.storage.root import StorageRoot
 __all__ = ["run_restore"]
 
 _LOG = logging.getLogger(__name__)
-
-
 _COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
 
 

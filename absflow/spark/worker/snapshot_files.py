@@ -17,8 +17,6 @@ __all__ = ["Histories", "SnapshotFiles", "history_rows"]
 
 # Of stages by their name: the history table, and what is in their STATE pages.
 Histories: TypeAlias = Mapping[str, tuple[PlainTable, pa.Schema]]
-
-
 # A worker gathers so many bytes of STATE pages before it writes them into files.
 _GATHERED = 32 << 20
 

@@ -37,8 +37,6 @@ CODECS = {
     "none": "none",
     "uncompressed": "none",
 }
-
-
 # What asks nothing of who appends, or is seen to by the transaction.
 _FEATURES = {
     "appendOnly",
@@ -50,8 +48,6 @@ _FEATURES = {
     "v2Checkpoint",
     "vacuumProtocolCheck",
 }
-
-
 _PROPERTIES = {
     "delta.appendOnly",
     "delta.checkpointInterval",
@@ -61,18 +57,10 @@ _PROPERTIES = {
     "delta.enableDeletionVectors",
     "delta.logRetentionDuration",
 }
-
-
 _LEGACY_WRITER, _FEATURE_WRITER = 2, 7
-
-
 # A table is gathered up to this size, so that a worker's memory is bounded; more is another file.
 _FILE_BYTES = 128 << 20
-
-
 _INDEXED, _LONGEST = 32, 32
-
-
 # As Hive has it, and whoever reads folders in the place of the log.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 

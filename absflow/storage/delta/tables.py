@@ -41,8 +41,6 @@ __all__ = [
 # Of a table with a commit for each micro-batch or checkpoint. Delta itself writes a checkpoint of
 # its log every 10 commits, and that takes as long as seven commits (docs/internals/decisions, 54).
 COMMITTED_OFTEN = {"delta.checkpointInterval": "100"}
-
-
 # Every table of a job: the log goes back far enough for a query that was stopped over some days to
 # go on where it was, and for people to see what happened; what is deleted was no longer needed.
 JOB_PROPERTIES = {
@@ -50,8 +48,6 @@ JOB_PROPERTIES = {
     "delta.logRetentionDuration": "interval 7 days",
     "delta.deletedFileRetentionDuration": "interval 1 days",
 }
-
-
 # A channel is read from end to end, never searched, so its commits need no statistics.
 CHANNEL_PROPERTIES = {
     **JOB_PROPERTIES,

@@ -47,17 +47,9 @@ __all__ = [
 ]
 
 _CODEC = "spark.sql.parquet.compression.codec"
-
-
 _ENCRYPTED = "parquet.crypto.factory.class"
-
-
 _WRITTEN = pa.schema([("add", pa.string()), ("message", pa.string())])
-
-
 _lock = threading.Lock()
-
-
 _known: dict[str, _Transactions] = {}
 
 
