@@ -35,8 +35,8 @@ lint: setup ## ruff, mypy, direction of imports
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo --cache-dir .cache/import_linter
 
-check: lint ## lint, and the tests that need no JVM: run it before every commit
-	@$(BIN)/python -m pytest -m "not spark"
+check: lint ## lint, and the tests that need no JVM, in three minutes: before every commit
+	@$(BIN)/python -m pytest --numprocesses 2 -m "not spark"
 
 chaos: setup ## kill the driver with SIGKILL KILLS=120 times, from SEED= (JOB=generator or flights)
 	@$(BIN)/python tests/chaos/chaos.py \
