@@ -27,9 +27,13 @@ MODULES = [
 ]
 
 
-@pytest.mark.parametrize("name", MODULES)
+# What reads rows of facts has examples, too.
+WITH_EXAMPLES = [*MODULES, "absflow.facts.records", "absflow.facts.stages"]
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_examples_in_docstrings_are_true(name):
-    """Every example in the docstrings of the protocol gives what it says."""
+    """Every example in the docstrings of the protocol and of facts gives what it says."""
     failed, _ = doctest.testmod(importlib.import_module(name))
     assert failed == 0
 
