@@ -15,18 +15,27 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 
+# Of tests/spark: they start drivers, programs and pages in processes of their own.
+PROCESSES = {"test_documented.py", "test_fencing.py", "test_restore_program.py"}
+
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """All that share a session in one process, the kill loop in another, the rest anywhere."""
+    """All that share a session in one process, the kill loop in another, the rest anywhere.
+
+    The files of :data:`PROCESSES` come behind the kill loop, with a session of their own: they
+    mostly wait for other processes, and would keep the first process busy for a third of its time.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            folder = nodeid.split("/")[1]
-            return folder if folder in {"chaos", "spark"} else nodeid
+            path = nodeid.split("::")[0].split("/")
+            if path[-1] in PROCESSES:
+                return "processes"
+            return path[1] if path[1] in {"chaos", "spark"} else nodeid
 
     return Scheduling(config, log)

@@ -243,7 +243,7 @@ def test_a_beginning_with_nothing_is_finished_under_its_own_number():
     assert decide([], None) == Begin(1)
 
 
-def test_the_line_ends_at_a_deleted_checkpoint():
+def test_the_branch_ends_at_a_deleted_checkpoint():
     """What lay before it is not known any more; what came after it stays."""
     attempts = [Attempt(1, ready=True), Attempt(2, Origin(ROOT, 2), ready=True)]
     assert branch_ids(ROOT, attempts, {1: 1, 2: 1, 3: 1, 4: 2}, {}) == ([4, 2, 1], None)
