@@ -33,7 +33,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            path = nodeid.split("::")[0].split("/")
+            path = nodeid.partition("::")[0].split("/")
             if path[-1] in PROCESSES:
                 return "processes"
             return path[1] if path[1] in {"chaos", "spark"} else nodeid

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import flights_data
-import flights_oracle
 import flights_stages
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from absflow.columnar.packing import Packer
 from absflow.columnar.pages import channel_schema, decode, page_batch, pages_of
@@ -161,16 +159,6 @@ def weather(hour: dt.datetime = NOON, **values) -> dict:
     return {"hour": hour, **usual, **values}
 
 
-@pytest.fixture(scope="module")
-def winter(tmp_path_factory):
-    """The legs of January to March behind ``rotate``, and the weather, in order."""
-    directory = tmp_path_factory.mktemp("winter")
-    flights_data.prepare(directory, until=dt.date(2013, 4, 1))
-    output = aircraft(key_groups=4).run(legs=read(directory / "legs"))
-    legs = output.select(ROTATED.names).sort_by("leg_id").combine_chunks()
-    return directory, legs, pa.concat_tables(read(directory / "weather")).combine_chunks()
-
-
 def cut(rows: pa.Table, parts: int, random: np.random.Generator) -> list[pa.Table]:
     """``rows`` in so many pieces of random sizes, some of them empty or a single row."""
     edges = np.sort(random.integers(0, rows.num_rows + 1, parts - 1))
@@ -192,15 +180,3 @@ def feed(stage: Stage, legs: list[pa.Table], hours: list[pa.Table], turns: str) 
     assert [next(rows, None) for rows in given.values()] == [None, None]
     rows = pa.concat_tables(output).select(stage.spec.output.names).sort_by("leg_id")
     return rows, stage.state().sort_by("origin")
-
-
-@pytest.fixture(scope="module")
-def at_once(winter):
-    """What comes of all rows in one micro-batch; equal to the oracle."""
-    directory, legs, hours = winter
-    stage = airports(root=True)
-    output, state = feed(stage, [legs], [hours], "b")
-    answer = flights_oracle.expected(directory)
-    assert flights_oracle.differences(output.to_pandas(), answer.resolved) == []
-    assert 0 < output["condition"].to_pylist().count("unknown") < 1_000
-    return output, state
