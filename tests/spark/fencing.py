@@ -21,14 +21,14 @@ from absflow.facts import lock
 from absflow.storage.delta import transactions
 
 
-def recording(note: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
+def recording(record: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
     """``transactions.append_once``, which notes each append behind it."""
     append = transactions.append_once
 
     def recorded(frame: Any, path: str, app_id: str, version: int, note: Any, **named: Any) -> None:
         begun = time.monotonic()
         append(frame, path, app_id, version, note, **named)
-        note(
+        record(
             {
                 "path": path,
                 "app_id": app_id,
