@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -17,7 +18,48 @@ from absflow.protocol.checkpoints import AttemptFact
 from absflow.storage import clock
 from absflow.storage.root import StorageRoot
 
-__all__ = ["Claim"]
+__all__ = ["Claim", "begin_on"]
+
+
+class _RestsOnFacts(Protocol):
+    @property
+    def version(self) -> int:
+        """The version of ``attempts`` that was there before its rows were read."""
+
+
+_Decision = TypeVar("_Decision", bound=_RestsOnFacts)
+_Begun = TypeVar("_Begun")
+
+
+def begin_on(
+    claim: Claim,
+    decision: _Decision,
+    begin: Callable[[_Decision], _Begun],
+    decide_again: Callable[[], _Decision],
+) -> tuple[_Decision, _Begun]:
+    """Claim the job by the first fact of a decision, which rests on all facts before that one.
+
+    Where no lock keeps two drivers apart, an older one may go on between the look at the facts and
+    the claim. It commits nothing behind the claim, so what it has left is then looked at once more.
+
+    Args:
+        claim: this driver's.
+        decision: what is to be done, by the facts as they were.
+        begin: records the first fact of a decision.
+        decide_again: the decision by the facts as they are now.
+
+    Returns:
+        The decision that holds, and what ``begin`` has returned for it.
+
+    Raises:
+        FencedError: another driver that started at the same time was first, or a newer one came.
+        StorageError: the fact was not committed.
+    """
+    begun = begin(decision)
+    while claim.others > decision.version:
+        decision = decide_again()
+        begun = begin(decision)
+    return decision, begun
 
 
 class Claim:
@@ -26,7 +68,9 @@ class Claim:
     Older drivers notice the first fact that it records (:mod:`absflow.facts.fence`).
 
     Attributes:
-        incarnation: this driver's number: higher than that of any before it.
+        incarnation: this driver's number: higher than that of any before it; two that start at once
+            may have the same, and then one of them is fenced by its first commit.
+        driver: this driver's own name, which no other has.
         fence: notices a newer driver.
         lock: of the storage root; to be released once nothing of the job runs.
     """
@@ -56,6 +100,7 @@ class Claim:
         self._files = files
         self._layout = root.layout
         self._app_id = f"{job}/driver"
+        self.driver: str = uuid.uuid4().hex
         self._fingerprint = fingerprint
         self._tables: dict[str, DriverTable] = {}
 
@@ -83,6 +128,11 @@ class Claim:
         }
         self._table(self._layout.attempts, columns.ATTEMPTS).append(row)
 
+    @property
+    def others(self) -> int:
+        """The newest version of ``attempts`` that another driver may have committed."""
+        return self._table(self._layout.attempts, columns.ATTEMPTS).others
+
     def tables(self, attempt: int) -> FactWriter:
         """The other tables, in which no older driver can commit from here on; errors as above."""
         return FactWriter(
@@ -106,6 +156,13 @@ class Claim:
     def _table(self, path: str, schema: pa.Schema) -> DriverTable:
         if path not in self._tables:
             self._tables[path] = DriverTable(
-                self._spark, self._files, path, schema, self._app_id, self.incarnation, self.fence
+                self._spark,
+                self._files,
+                path,
+                schema,
+                self._app_id,
+                self.incarnation,
+                self.driver,
+                self.fence,
             )
         return self._tables[path]

@@ -1,9 +1,11 @@
 """A table of facts that only the driver writes, one commit for each fact.
 
 Each commit carries a transaction id that rises with the driver's incarnation, and is looked up in
-the log afterwards: a write that returned without a commit (Delta skips a transaction id that is not
-new) is an error, not a success. Where no lock keeps two drivers apart, a driver's first commit to
-each table holds no fact: behind it no older driver can commit.
+the log afterwards. Two drivers that start at once may have the same incarnation, and so the same
+ids; Delta lets one commit of an id in and skips the other. So each commit also names its driver: a
+commit that is not there under this driver's own name is an error, not a success, and an error of
+the storage is none if the commit is there after all. Where no lock keeps two drivers apart, a
+driver's first commit to each table holds no fact: behind it no older driver can commit.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pyspark.sql import SparkSession
 from absflow.errors import FencedError, StorageError
 from absflow.facts.fence import Fence
 from absflow.storage.delta import tables, transactions
-from absflow.storage.delta.log import LogTail
+from absflow.storage.delta.log import Commit, LogTail
 from absflow.storage.files import Files
 
 __all__ = ["DriverTable", "fact_rows"]
@@ -33,7 +35,12 @@ def fact_rows(spark: SparkSession, files: Files, path: str) -> list[dict[str, An
 
 
 class DriverTable:
-    """A table of facts that only the driver writes."""
+    """A table of facts that only the driver writes.
+
+    Attributes:
+        others: the newest version that a driver other than this one may have committed, among those
+            that this one has seen; -1 if there is none.
+    """
 
     def __init__(
         self,
@@ -43,9 +50,21 @@ class DriverTable:
         schema: pa.Schema,
         app_id: str,
         incarnation: int,
+        driver: str,
         fence: Fence,
     ) -> None:
-        """Create the table if it is not there."""
+        """Create the table if it is not there.
+
+        Args:
+            spark: the session.
+            files: reads the table's log.
+            path: the table's.
+            schema: its columns.
+            app_id: the transactions of all drivers of the job carry it.
+            incarnation: this driver's; two that start at once may have the same.
+            driver: this driver's own name, which no other has.
+            fence: notices a newer driver.
+        """
         tables.create(spark, path, schema, properties=tables.JOB_PROPERTIES)
         self._fence = fence
         self._spark = spark
@@ -53,8 +72,10 @@ class DriverTable:
         self._schema = schema
         self._app_id = app_id
         self._incarnation = incarnation
+        self._driver = driver
         self._written = 0
         self._log = LogTail(files.read, files.names, path)
+        self.others: int = self._log.version  # what is before was not read
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows."""
@@ -79,16 +100,31 @@ class DriverTable:
         version = (self._incarnation << 32) + self._written
         table = pa.Table.from_pylist(rows, schema=self._schema)
         facts = transactions.DriverRows(self._spark, table)
-        try:
-            note = {"incarnation": self._incarnation}
-            transactions.append_once(facts, self._path, self._app_id, version, note, if_empty=True)
-        except (PySparkException, Py4JError) as error:
-            raise StorageError(f"could not append to {self._path!r}: {error}") from error
-        commits = self._log.advance()
-        if not any(c.transactions.get(self._app_id) == version for c in commits):
+        note = {"incarnation": self._incarnation, "driver": self._driver}
+        while True:
+            failure: Exception | None = None
+            try:
+                transactions.append_once(
+                    facts, self._path, self._app_id, version, note, if_empty=True
+                )
+            except (PySparkException, Py4JError) as error:
+                failure = error
+            commits = self._log.advance()
+            for commit in commits:
+                if "incarnation" in commit.note and not self._is_mine(commit):
+                    self.others = commit.version
+                elif commit.transactions.get(self._app_id) == version:
+                    return
             newest = self._log.transactions.get(self._app_id, -1)
-            raise FencedError(
-                f"a commit to {self._path!r} was skipped: the log has driver incarnation "
-                f"{newest >> 32}, this driver is {self._incarnation}. Another driver runs on this "
-                "storage root, so this one has stopped; start one driver only"
-            )
+            if failure is None or newest >= version:
+                raise FencedError(
+                    f"a commit to {self._path!r} was skipped: the log has driver incarnation "
+                    f"{newest >> 32}, this driver is {self._incarnation}. Another driver runs on "
+                    "this storage root, so this one has stopped; start one driver only"
+                ) from failure
+            # An older driver's commit in between was a conflict; behind this one there is none.
+            if not commits:
+                raise StorageError(f"could not append to {self._path!r}: {failure}") from failure
+
+    def _is_mine(self, commit: Commit) -> bool:
+        return bool(commit.note.get("driver") == self._driver)

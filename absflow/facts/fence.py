@@ -6,6 +6,8 @@ its writes. Between a look and the end of the write that follows there is a wind
 write; the lock closes it, because the newer does nothing before the older has let go. Where there
 is no lock, a write in that window is harmless, for other reasons:
 
+- the claim: drivers that start at once may have one number; Delta lets the first commit with it in,
+  and the others see that it is not their own (:mod:`absflow.facts.driver_table`);
 - driver tables: the newer's first commit to each has a higher ``txnVersion`` than all of the
   older's, so Delta skips what the older commits after it, or finds the two in conflict;
 - channels, sinks, state histories: the write has the transaction id under which the newer repeats

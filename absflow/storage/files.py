@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -117,7 +118,7 @@ class Files:
 
     def check_writable(self, path: str) -> None:
         """Write and delete a file below ``path``, so that a bad storage root is refused early."""
-        probe = f"{path}/.absflow-write-check"
+        probe = f"{path}/.absflow-write-check-{uuid.uuid4().hex}"
         self.write(probe, "")
         self.delete(probe)
 

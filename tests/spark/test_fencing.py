@@ -279,7 +279,8 @@ def test_behind_a_claim_delta_skips_the_facts_of_older_drivers(
     blind = Fence(lambda path: None, lambda path: [], path, 1, RootLock("", None))
     schema = pa.schema([("fact", pa.string())])
     older, newer = (
-        driver_table.DriverTable(spark, files, path, schema, "job/driver", n, blind) for n in (1, 2)
+        driver_table.DriverTable(spark, files, path, schema, "job/driver", n, f"driver {n}", blind)
+        for n in (1, 2)
     )
     older.append({"fact": "of 1"})
     newer.claim()

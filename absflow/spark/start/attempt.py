@@ -23,7 +23,7 @@ from typing import Any
 
 from absflow.columnar.pages import channel_schema
 from absflow.errors import GraphError
-from absflow.facts.claim import Claim
+from absflow.facts.claim import Claim, begin_on
 from absflow.facts.lock import hold
 from absflow.facts.published import published_by
 from absflow.facts.records import attempts_of
@@ -123,13 +123,18 @@ def _prepare(
     root: StorageRoot, job: JobSpec, decision: StartDecision, claim: Claim
 ) -> PreparedAttempt:
     """Steps 4 to 8."""
-    attempt = decision.attempt
-    histories = decision.history_tables(job)
-    ranges = _ranges(root, job, decision)
     # Before the claim: an attempt that was claimed and never got ready rewinds the job, for the
     # next start makes the same restore again.
     prepare_sinks(root, job)
-    _claim_attempt(job, decision, claim, histories, ranges)
+    decision, stages = begin_on(
+        claim,
+        decision,
+        lambda decided: _claim_attempt(root, job, decided, claim),
+        lambda: decide_start(root, job),
+    )
+    attempt = decision.attempt
+    histories = {name: stage["table"] for name, stage in stages.items()}
+    ranges = {name: stage["ranges"] for name, stage in stages.items()}
     _create_tables(root, job, attempt, histories)
     facts = claim.tables(attempt)
     ready = decision.ready
@@ -168,30 +173,22 @@ def _policy(settings: Settings) -> Policy:
     )
 
 
-def _ranges(root: StorageRoot, job: JobSpec, decision: StartDecision) -> dict[str, Sequence[int]]:
-    """The keys of each stage's key-group ranges, as the attempt began with them."""
-    if decision.started is not None:
-        return {name: stage["ranges"] for name, stage in decision.started.items()}
-    chosen = choose_ranges(root.spark, job.settings.key_groups)
-    return dict.fromkeys(job.graph.stages, chosen)
-
-
 def _claim_attempt(
-    job: JobSpec,
-    decision: StartDecision,
-    claim: Claim,
-    histories: Mapping[str, str],
-    ranges: Mapping[str, Sequence[int]],
-) -> None:
+    root: StorageRoot, job: JobSpec, decision: StartDecision, claim: Claim
+) -> dict[str, Any]:
+    """Record the driver's first fact; the stages by name, as the STARTED fact has them."""
     if decision.started is not None:
         claim.record(decision.attempt, AttemptFact.DRIVER)
-        return
-    described = {
-        name: {**stage, "table": histories[name], "ranges": ranges[name]}
+        return decision.started
+    histories = decision.history_tables(job)
+    ranges = choose_ranges(root.spark, job.settings.key_groups)
+    stages = {
+        name: {**stage, "table": histories[name], "ranges": ranges}
         for name, stage in describe(job.graph).items()
     }
     source = str(decision.restore.origin) if decision.restore else None
-    claim.record(decision.attempt, AttemptFact.STARTED, described, source)
+    claim.record(decision.attempt, AttemptFact.STARTED, stages, source)
+    return stages
 
 
 def _create_tables(

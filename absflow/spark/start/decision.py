@@ -27,6 +27,7 @@ from absflow.settings.reading import Settings
 from absflow.spark.model import JobSpec
 from absflow.spark.start.restore_check import plan_restore
 from absflow.spark.start.restore_plan import RestorePlan
+from absflow.storage.delta.log import newest_version
 from absflow.storage.files import Files
 from absflow.storage.root import StorageRoot
 
@@ -38,11 +39,13 @@ class StartDecision:
     """What a start is to do.
 
     Attributes:
+        version: of ``attempts``, before its rows were read; -1 if there is no such table.
         rows: the rows of ``attempts`` that it rests on.
         start: which attempt begins or goes on.
         restore: what is to be restored; None if nothing is.
     """
 
+    version: int
     rows: Sequence[Mapping[str, Any]]
     start: Start
     restore: RestorePlan | None
@@ -108,6 +111,8 @@ def decide_start(root: StorageRoot, job: JobSpec) -> StartDecision:
         NotFoundError: there is no such checkpoint.
         RestoreError: the checkpoint cannot be restored as asked.
     """
+    log = root.files.names(f"{root.layout.attempts}/_delta_log")
+    found = newest_version(log)
     rows = fact_rows(root.spark, root.files, root.layout.attempts)
     start = _start(root, job, rows)
     restore = plan_restore(root, job, start) if isinstance(start, Restore) else None
@@ -116,7 +121,7 @@ def decide_start(root: StorageRoot, job: JobSpec) -> StartDecision:
             f"checkpoint {restore.origin} cannot be restored, and nothing was changed: "
             + "; ".join(restore.problems)
         )
-    decision = StartDecision(rows, start, restore)
+    decision = StartDecision(-1 if found is None else found, rows, start, restore)
     if decision.started is not None:
         check_unchanged(job.graph, decision.started)
         if not all("ranges" in stage for stage in decision.started.values()):
