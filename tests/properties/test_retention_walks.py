@@ -100,6 +100,23 @@ def test_a_kill_between_any_two_writes():
     assert writes > 10
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_actions_that_fail_stop_no_others_and_take_nothing_away(seed):
+    """A clean-up of which parts fail, again and again; one that does not then ends as always."""
+    chance = random.Random(seed)
+    world = World(RetentionPolicy(retained=2, max_lineage=2))
+    for n in range(12):
+        checkpoint(world, savepoint=n % 5 == 3)
+        if n == 6:
+            world.restore(max(world.readable()))
+            world.ready = True
+        world.publish()
+        world.clean_with_failures(chance)
+        world.check()
+    settle(world)
+    assert_bounded(world)
+
+
 def test_a_set_waits_for_its_checkpoint_while_a_later_one_is_aborted():
     """A clean-up between the append and the completion of 2, with 3 aborted, loses nothing."""
     world = World(RetentionPolicy())

@@ -23,6 +23,7 @@ from absflow.spark.control.retention import FactWanted, Retention
 
 SETTINGS = {
     "checkpoint.interval": "500ms",
+    "edges": "channel",
     "checkpoint.retained": "2",
     "lineage.max-sets": "3",
     "key-groups": "2",

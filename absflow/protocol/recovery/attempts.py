@@ -16,6 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 __all__ = [
+    "LATEST",
     "Attempt",
     "Begin",
     "GoOn",
@@ -73,6 +74,10 @@ class RestoreTarget:
 
     root: str | None = None
     checkpoint_id: int | None = None
+
+
+# The latest checkpoint of the job's own root, whatever it is at that start.
+LATEST = RestoreTarget()
 
 
 @dataclass(frozen=True, slots=True)

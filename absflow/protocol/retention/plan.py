@@ -26,7 +26,7 @@ writes the same rows under the same id, so a set -n that is there is whole and n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from absflow.errors import ProtocolViolation
 from absflow.protocol.lineage import Compacted, lineage_of
@@ -47,19 +47,31 @@ from absflow.protocol.retention.inventory import (
     Sink,
 )
 
-__all__ = ["explain", "needed", "plan"]
+__all__ = ["compact", "explain", "needed", "plan"]
 
 
-def plan(there: Inventory, policy: RetentionPolicy) -> tuple[Action, ...]:
+def plan(
+    there: Inventory, policy: RetentionPolicy, failed: Collection[Compacted] = ()
+) -> tuple[Action, ...]:
     """What to do now, in this order; nothing if all that is there has a reason.
+
+    The sets that a compaction replaces go in the same plan, so a compaction that fails changes it
+    (:func:`compact`).
+
+    Args:
+        there: what there is.
+        policy: what is to be kept.
+        failed: compactions that were tried in vain, and are not to be tried now.
 
     Raises:
         ProtocolViolation: if the inventory lacks a fact that others refer to: rather than what
             that fact would keep, nothing goes.
     """
     kept = _kept(there, policy)
-    compacted = _compactions(there, kept, policy)
+    compacted = _compactions(there, kept, policy, failed)
     sets = _set_reasons(there, kept, compacted)
+    # The fact of a compaction may have been committed though its writer got an error.
+    sets |= {(fact.stage, fact.set_id): "its compaction may be there" for fact in failed}
     ids = sorted(c.checkpoint_id for c in there.completed)
     positions = there.positions - _position_reasons(there, kept).keys()
     return (
@@ -74,6 +86,28 @@ def plan(there: Inventory, policy: RetentionPolicy) -> tuple[Action, ...]:
         *(DropWorkingDirectory(a) for a in sorted(there.working - _working_reasons(there).keys())),
         *(DropPositions(a) for a in sorted(positions)),
     )
+
+
+def compact(
+    there: Inventory, policy: RetentionPolicy, make: Callable[[Compact], bool]
+) -> tuple[Action, ...]:
+    """Make the compactions of a plan; the actions behind them, with what failed left as it is.
+
+    Without a compaction that failed, a newer checkpoint may want one that begins like it.
+
+    Args:
+        there: what there was before.
+        policy: what is to be kept.
+        make: makes a compaction; whether it is there with its fact.
+    """
+    made: dict[Compacted, bool] = {}
+    while True:
+        actions = plan(there, policy, [fact for fact, done in made.items() if not done])
+        due = [a for a in actions if isinstance(a, Compact) and a.fact not in made]
+        if not due:
+            return tuple(a for a in actions if not isinstance(a, Compact | DeleteManifest))
+        for action in due:
+            made[action.fact] = make(action)
 
 
 def explain(there: Inventory, policy: RetentionPolicy) -> tuple[str, ...]:
@@ -169,7 +203,9 @@ def _bases(there: Inventory) -> set[int]:
     return {*branch[-1:], *periodic[-1:]}
 
 
-def _compactions(there: Inventory, kept: _Kept, policy: RetentionPolicy) -> list[Compacted]:
+def _compactions(
+    there: Inventory, kept: _Kept, policy: RetentionPolicy, failed: Collection[Compacted] = ()
+) -> list[Compacted]:
     """Oldest first: the next ones may begin with the same sets, and are short enough then."""
     made: list[Compacted] = []
     for completed in _only(there, kept):
@@ -177,7 +213,8 @@ def _compactions(there: Inventory, kept: _Kept, policy: RetentionPolicy) -> list
             lineage = lineage_of(stage, manifest, (*there.compacted, *made))
             if len(lineage) > policy.max_lineage:
                 n = completed.checkpoint_id
-                made.append(Compacted(n, stage, -n, lineage))
+                fact = Compacted(n, stage, -n, lineage)
+                made += [fact] if fact not in failed else []
     return made
 
 

@@ -65,6 +65,8 @@ class JobLoop:
 
     def __init__(self, spark: SparkSession, job: JobSpec) -> None:
         """Prepare everything; nothing of the job runs yet. Raises as :class:`Run` does."""
+        if job.settings.savepoint_on_sigterm:
+            _check_main_thread()
         root = StorageRoot.open(spark, job.settings.storage_path)
         self.done = threading.Event()
         self.failure: BaseException | None = None
@@ -166,12 +168,6 @@ class JobLoop:
             self._stop_on_sigterm()
 
     def _stop_on_sigterm(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            raise SettingsError(
-                "spark.absflow.savepoint.on-sigterm is true, but the job was not started by the "
-                "main thread, and only that can handle signals in Python; start it there"
-            )
-
         def stop(signum: int, frame: object) -> None:
             # It only puts into a queue that allows that in a handler; the job's thread does it.
             _LOG.warning("SIGTERM: stopping job %s with a savepoint", self._graph.job)
@@ -359,6 +355,14 @@ class JobLoop:
         # Last, for it publishes what has completed until now.
         self._publisher.close()
         self._spark.streams.removeListener(self._listener)
+
+
+def _check_main_thread() -> None:
+    if threading.current_thread() is not threading.main_thread():
+        raise SettingsError(
+            "spark.absflow.savepoint.on-sigterm is true, but the job was not started by the main "
+            "thread, and only that can handle signals in Python; start it there"
+        )
 
 
 def _failed(error: BaseException) -> JobFailedError:

@@ -1,9 +1,9 @@
 """Retention on the driver: its thread carries out the plan beside the job.
 
 One thread makes a plan (:mod:`absflow.protocol.retention.plan`) after a checkpoint has completed,
-and carries it out action by action. It writes no facts itself: it asks the thread that owns the
-driver's tables to write them, and waits. Every plan is made from what is there, so what a kill or
-an error leaves undone is in the next one. Whoever asks for a deletion
+and carries it out action by action; one that fails stops no other. It writes no facts itself: it
+asks the thread that owns the driver's tables to write them, and waits. Every plan is made from what
+is there, so what a kill or an error leaves undone is in the next one. Whoever asks for a deletion
 (:mod:`absflow.protocol.retention.deletion`) is answered before a plan is made, and waits for no
 checkpoint.
 
@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
@@ -48,7 +49,7 @@ from absflow.protocol.retention.inventory import (
     Inventory,
     RetentionPolicy,
 )
-from absflow.protocol.retention.plan import plan
+from absflow.protocol.retention.plan import compact, plan
 from absflow.spark.control.effects import CoordinatorEffects
 from absflow.spark.model import JobSpec
 from absflow.storage import history_sql, state_history
@@ -116,7 +117,11 @@ class _ClosedError(Exception):
 
 
 class Retention:
-    """The background thread; lives as long as the driver's run of the job."""
+    """The background thread; lives as long as the driver's run of the job.
+
+    Attributes:
+        failures: how many actions have failed in this run; each is tried again.
+    """
 
     def __init__(
         self,
@@ -146,6 +151,7 @@ class Retention:
         self._fence = fence
         self._post = post
         self._started = time.monotonic()
+        self.failures = 0
         self._vacuumed: dict[str, float] = {}
         self._deletions: deque[Deletion] = deque()  # an answered one is taken out by the thread
         self._asked = threading.Event()
@@ -204,15 +210,38 @@ class Retention:
     def _clean(self) -> None:
         self._check_open()
         found = gather(SparkStorageReader(self._spark), self._layout, self._sinks)
-        actions = plan(self._answer(found.inventory), self._policy)
+        there = self._answer(found.inventory)
+        actions = plan(there, self._policy)
         deleted = [a.checkpoint_id for a in actions if isinstance(a, DeleteManifest)]
         if deleted:
             self._write(FactWanted(deleted=deleted))
-        for action in actions:
-            self._check_open()
-            self._fence.check()
-            self._do(action, found)
+
+        def tried(action: Action) -> bool:
+            return self._try(str(action), partial(self._do, action, found))
+
+        for action in compact(there, self._policy, tried):
+            tried(action)
         self._tidy(found)
+
+    def _try(self, what: str, act: Callable[[], None]) -> bool:
+        """Carry one thing out; whether it was done. If not, the next plan has it again."""
+        self._check_open()
+        self._fence.check()
+        try:
+            act()
+        except (_ClosedError, FencedError):
+            raise
+        except Exception as error:  # whatever it is, the others can still be done
+            self._check_open()  # a stop cancels the Spark job that runs, and that is no failure
+            self.failures += 1
+            _LOG.warning(
+                "retention: %s failed, and is tried again after the next checkpoint: %s",
+                what,
+                error,
+                exc_info=True,
+            )
+            return False
+        return True
 
     def _answer(self, there: Inventory) -> Inventory:
         """Answer all who want something deleted; what is there then."""
@@ -236,7 +265,7 @@ class Retention:
             _LOG.info("retention: %s", action)
         match action:
             case DeleteManifest():
-                pass  # all of them were written first, in one commit
+                pass  # they are facts, which were written first
             case Compact(fact):
                 self._compact(fact, found)
                 self._write(FactWanted(compacted=fact))
@@ -285,12 +314,15 @@ class Retention:
             now = time.monotonic()
             if now < self._vacuumed.get(table, self._started) + VACUUM_EVERY:
                 continue
-            self._check_open()
-            if table in facts and len(tables.read(self._spark, table).inputFiles()) > MANY_FILES:
-                # Streams read on over this: it changes no row, and Delta says so in its log.
-                self._spark.sql(f"OPTIMIZE {history_sql.table(table)}")
-            self._vacuum(table)
-            self._vacuumed[table] = now
+            merge = table in facts
+            if self._try(f"VACUUM of {table}", partial(self._tidy_table, table, merge=merge)):
+                self._vacuumed[table] = now
+
+    def _tidy_table(self, table: str, *, merge: bool) -> None:
+        if merge and len(tables.read(self._spark, table).inputFiles()) > MANY_FILES:
+            # Streams read on over this: it changes no row, and Delta says so in its log.
+            self._spark.sql(f"OPTIMIZE {history_sql.table(table)}")
+        self._vacuum(table)
 
     def _vacuum(self, table: str) -> None:
         try:

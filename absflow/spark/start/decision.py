@@ -6,16 +6,18 @@ Everything that can be refused is refused here.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from absflow.errors import GraphError, RestoreError
+from absflow.errors import GraphError, NotFoundError, RestoreError
 from absflow.facts.driver_table import fact_rows
 from absflow.facts.records import attempts_of, details_of, written_savepoints
 from absflow.graph.description import check_unchanged
 from absflow.protocol.checkpoints import AttemptFact
 from absflow.protocol.recovery.attempts import (
+    LATEST,
     Origin,
     Restore,
     RestoreTarget,
@@ -32,6 +34,8 @@ from absflow.storage.files import Files
 from absflow.storage.root import StorageRoot
 
 __all__ = ["StartDecision", "decide_start", "restore_plan_of"]
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ def restore_plan_of(root: StorageRoot, job: JobSpec) -> RestorePlan | None:
         NotFoundError: there is no such checkpoint.
     """
     rows = fact_rows(root.spark, root.files, root.layout.attempts)
-    start = _start(root, job, rows)
+    start = decide(attempts_of(rows), _target(root.files, job.settings), _written(root, rows))
     return plan_restore(root, job, start) if isinstance(start, Restore) else None
 
 
@@ -114,8 +118,7 @@ def decide_start(root: StorageRoot, job: JobSpec) -> StartDecision:
     log = root.files.names(f"{root.layout.attempts}/_delta_log")
     found = newest_version(log)
     rows = fact_rows(root.spark, root.files, root.layout.attempts)
-    start = _start(root, job, rows)
-    restore = plan_restore(root, job, start) if isinstance(start, Restore) else None
+    start, restore = _start(root, job, rows)
     if restore is not None and restore.problems:
         raise RestoreError(
             f"checkpoint {restore.origin} cannot be restored, and nothing was changed: "
@@ -133,12 +136,28 @@ def decide_start(root: StorageRoot, job: JobSpec) -> StartDecision:
     return decision
 
 
-def _start(root: StorageRoot, job: JobSpec, rows: Sequence[Mapping[str, Any]]) -> Start:
-    known = attempts_of(rows)
-    # Written savepoints count only here: to read one more table costs a start.
-    path = root.layout.checkpoints
-    facts = [] if known or not rows else fact_rows(root.spark, root.files, path)
-    return decide(known, _target(root.files, job.settings), written_savepoints(facts))
+def _start(
+    root: StorageRoot, job: JobSpec, rows: Sequence[Mapping[str, Any]]
+) -> tuple[Start, RestorePlan | None]:
+    known, written = attempts_of(rows), _written(root, rows)
+    target = _target(root.files, job.settings)
+    start = decide(known, target, written)
+    try:
+        return start, plan_restore(root, job, start) if isinstance(start, Restore) else None
+    except NotFoundError as error:
+        if target != LATEST:
+            raise
+        # A supervisor says it at every start, also before there is a checkpoint.
+        _LOG.warning("spark.absflow.restore.from is latest, but %s; nothing is restored", error)
+    start = decide(known, None, written)
+    return start, plan_restore(root, job, start) if isinstance(start, Restore) else None
+
+
+def _written(root: StorageRoot, rows: Sequence[Mapping[str, Any]]) -> Collection[int]:
+    """The written savepoints, where they count: in a job that was never started."""
+    if not rows or attempts_of(rows):
+        return ()  # to read one more table costs a start
+    return written_savepoints(fact_rows(root.spark, root.files, root.layout.checkpoints))
 
 
 def _target(files: Files, settings: Settings) -> RestoreTarget | None:
