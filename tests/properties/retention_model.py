@@ -24,7 +24,7 @@ from absflow.protocol.retention.inventory import (
     Pending,
     Sink,
 )
-from absflow.protocol.retention.plan import compact, plan
+from absflow.protocol.retention.plan import plan
 
 # The channel of `left` is read by stage `right`, that of `right` by a sink.
 STAGES = ("left", "right")
@@ -340,24 +340,6 @@ class World:
             write()
             self.check()
         return [] if writes is None else todo[writes:]
-
-    def clean_with_failures(self, random):
-        """Carry a plan out while some of its actions fail; a lost answer is a failure, too."""
-        there = self.inventory()
-        for action in plan(there, self.policy):
-            if isinstance(action, DeleteManifest):
-                self.retire(action.checkpoint_id)
-
-        def tried(action):
-            writes = list(self.writes(action))
-            before_failure = random.choice([len(writes), random.randint(0, len(writes))])
-            for write in writes[:before_failure]:
-                write()
-                self.check()
-            return before_failure == len(writes) and random.random() < 0.9
-
-        for action in compact(there, self.policy, tried):
-            tried(action)
 
 
 def settle(world):

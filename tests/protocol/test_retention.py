@@ -17,7 +17,7 @@ from absflow.protocol.retention.inventory import (
     Pending,
     RetentionPolicy,
 )
-from absflow.protocol.retention.plan import explain, plan
+from absflow.protocol.retention.plan import explain
 
 
 def test_compactions_add_up_in_any_order():
@@ -196,24 +196,6 @@ def test_a_compacted_lineage_is_compacted_again():
     there = job(completed(4, 1, 2, 3, 4), sets=[-2, 3, 4], compacted=(first,))
     second = Compacted(4, "a", -4, (-2, 3, 4))
     assert planned(there, longest=2) == (Compact(second), DeleteSets("a", (-2, 3, 4)))
-
-
-def test_without_a_compaction_that_failed_its_sets_stay():
-    """Those it would replace, and its own: its fact may be there though an error came back."""
-    there = job(completed(3, 1, 2, 3), sets=[-3, 1, 2, 3, 9], ended=9)
-    fact = Compacted(3, "a", -3, (1, 2, 3))
-    assert plan(there, RetentionPolicy(1, 2), [fact]) == (DeleteSets("a", (9,)),)
-
-
-def test_without_a_compaction_that_failed_the_next_checkpoint_has_its_own():
-    """It would have begun with the set that failed."""
-    ids = (1, 2, 3, 4)
-    there = job(completed(3, 1, 2, 3), completed(4, *ids), sets=ids)
-    policy = RetentionPolicy(2, 2)
-    third, fourth = (Compacted(n, "a", -n, ids[:n]) for n in (3, 4))
-    assert plan(there, policy) == (Compact(third), DeleteSets("a", (1, 2, 3)))
-    assert plan(there, policy, [third]) == (Compact(fourth), DeleteSets("a", (4,)))
-    assert plan(there, policy, [third, fourth]) == ()
 
 
 def test_a_compaction_that_died_is_taken_up():
