@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 # Of tests/spark: they start drivers, programs and pages in processes of their own.
-PROCESSES = {"test_documented.py", "test_claims.py", "test_fencing.py", "test_restore_program.py"}
+PROCESSES = {
+    "test_documented.py",
+    "test_drivers_at_once.py",
+    "test_fencing.py",
+    "test_restore_program.py",
+}
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

@@ -145,6 +145,12 @@ def test_files_are_short():
     assert too_long == []
 
 
+def test_files_of_tests_have_names_of_their_own():
+    """Test folders are no packages: pytest takes two files of one name for one module."""
+    names = [path.name for path in repository_files() if path.match("tests/**/test_*.py")]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_old_words_are_gone():
     """Code, tests and docs use the words of the glossary, and none of the old ones."""
     found = []
