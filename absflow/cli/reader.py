@@ -331,7 +331,8 @@ def _newest(changes: pa.Table, key: Sequence[str], lineage: Sequence[int]) -> pa
     place = pc.index_in(changes["set_id"], value_set=pa.array(lineage, pa.int64()))
     changes = changes.take(pc.sort_indices(place))
     numbered = changes.select(key).append_column(_ROW, pa.array(np.arange(changes.num_rows)))
-    last = numbered.group_by(list(key)).aggregate([(_ROW, "max")])[f"{_ROW}_max"]
+    # In this thread: one of Arrow's may let go of NumPy's memory when Python has ended, and abort.
+    last = numbered.group_by(list(key), use_threads=False).aggregate([(_ROW, "max")])[f"{_ROW}_max"]
     rows = changes.take(last)
     rows = rows.filter(pc.equal(rows["op"], "upsert"))
     return rows.sort_by([(name, "ascending") for name in key])

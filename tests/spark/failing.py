@@ -31,6 +31,15 @@ def random_values(rows: pa.Table, state: pa.Table, context: absflow.Context) -> 
     return absflow.Result(output=pa.table({"id": rows["id"], "g": rows["v"], "v": numbers}))
 
 
+def with_map(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """As :func:`to_group`, and each row has a map."""
+    result = to_group(rows, state, context)
+    assert result.output is not None
+    maps = [[("a", i), ("b", None)] for i in rows["id"].to_pylist()]
+    column = pa.array(maps, pa.map_(pa.string(), pa.int64()))
+    return absflow.Result(output=result.output.append_column("m", column), state=result.state)
+
+
 def slow(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
     """Slower than the checkpoint timeout of its test."""
     time.sleep(1)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from chain import expected
 from diamond import OUTPUT, ROWS, STATE, to_group, write_source
-from failing import FailsOnce, raises_on_17, random_values, slow, wrong_type
+from failing import FailsOnce, raises_on_17, random_values, slow, with_map, wrong_type
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, facts, files_read, state_at
 from session import settings
@@ -173,6 +173,53 @@ def test_a_replay_that_differs_stops_the_stage(
     with pytest.raises(absflow.JobFailedError, match="digest"):
         run(spark, root, job, {"restart.attempts": "1"})
     assert sink_rows(spark, root) == 0
+
+
+@pytest.fixture
+def dies_after_its_sink(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The first batch fails once, behind its commit to the sink; the sink's commits."""
+    append = transactions.append_once
+    made: list[str] = []
+
+    def failing(frame: Any, path: str, app_id: str, *rest: Any, **named: Any) -> Any:
+        messages = append(frame, path, app_id, *rest, **named)
+        if path.endswith("/sink"):
+            made.append(app_id)
+            if len(made) == 1:
+                raise absflow.StorageError("after the sink, before Spark's commit")
+        return messages
+
+    monkeypatch.setattr(transactions, "append_once", failing)
+    return made
+
+
+def test_a_replay_that_differs_stops_a_stage_with_sinks_only(
+    spark: SparkSession, root: Path, dies_after_its_sink: list[str]
+) -> None:
+    """Its sink would skip the rows, and its state take others."""
+    with pytest.raises(absflow.JobFailedError, match=r"digest .* but version \d+ of its sink"):
+        run(spark, root, job_of(spark, root, random_values), {"restart.attempts": "1"})
+    assert len(dies_after_its_sink) == 1
+    assert 0 < sink_rows(spark, root) < len(expected(root, 3)["sink"])
+
+
+def test_a_replay_into_a_sink_with_odd_columns_goes_on(
+    spark: SparkSession, root: Path, dies_after_its_sink: list[str]
+) -> None:
+    """Rows with maps, which Spark does not hash; a partitioned table with another order."""
+    sink = f"delta.`{root / 'sink'}`"
+    columns = "m map<string, bigint>, v bigint, id bigint, g bigint"
+    spark.sql(f"CREATE TABLE {sink} ({columns}) USING delta PARTITIONED BY (g)")
+    job = absflow.Job("failing", spark)
+    frame = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
+    a = job.source("a", frame.parquet(str(root / "a")), bounded=True)
+    output = f"{OUTPUT}, m map<string, bigint>"
+    left = job.stage("left", a, key="k", state=STATE, output=output, process=with_map)
+    job.sink("out", left, absflow.DeltaSink(str(root / "sink")))
+    run(spark, root, job, {"restart.attempts": "1"})
+    assert len(dies_after_its_sink) > 1
+    rows = spark.read.format("delta").load(str(root / "sink")).drop("m").toPandas()
+    assert_same_rows(rows[["id", "g", "v"]], expected(root, 3)["sink"], ["id"])
 
 
 def test_a_sink_function_need_not_read_its_rows(spark: SparkSession, root: Path) -> None:

@@ -113,7 +113,10 @@ class ChainBatches:
             for stage in self._stages
             if (reports := output.reports[stage.spec.name])
         }
-        epochs = [e for e in self._epochs(epoch, outcomes) if e <= (totals.epoch or 0)]
+        epochs = self._epochs(epoch, outcomes)
+        if self._after_start:
+            self._rows.check_sinks(pages, batch_id, epochs)
+        epochs = [e for e in epochs if e <= (totals.epoch or 0)]
         self._rows.write_sinks(pages, batch_id, epochs, after_start=self._after_start)
         self._last.count_emitted(totals.rows or 0)
         rows_ms = clock.now_ms() - started_ms

@@ -43,5 +43,5 @@ def start_query(
     """
     if len(chain) == 1:
         return writer.start()
-    with _STARTING, conf_set(spark, _CHECK, "false"):
+    with _STARTING, conf_set(spark, {_CHECK: "false"}):
         return writer.start()

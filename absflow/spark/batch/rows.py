@@ -17,7 +17,7 @@ from absflow.columnar.spec import StageSpec
 from absflow.facts.fence import Fence
 from absflow.sinks import DeltaSink, Sink, SinkWrite
 from absflow.spark.batch.pages import Totals, is_kind, totals_columns
-from absflow.spark.batch.replay import is_in_channel
+from absflow.spark.batch.replay import check_sink, is_in_channel
 from absflow.spark.batch.worker_output import WorkerOutput, read_reports
 from absflow.spark.worker.output_rows import unpack_function
 from absflow.spark.worker.snapshot_files import Histories, SnapshotFiles
@@ -104,6 +104,24 @@ class RowWriter:
             return totals, self._reports(pages, totals)
         return totals, WorkerOutput(histories, messages)
 
+    def check_sinks(self, pages: DataFrame, batch_id: int, epochs: list[int]) -> None:
+        """See that what Delta sinks may have of the first batch behind a start is what it gives.
+
+        Args:
+            pages: the batch's pages, persisted.
+            batch_id: the batch.
+            epochs: those that may have rows.
+
+        Raises:
+            ReplayMismatchError: a sink has other rows of it.
+        """
+        for name, sink in self._sinks.items():
+            if type(sink) is not DeltaSink:
+                continue  # at least once, or it looks for itself
+            for epoch in epochs:
+                rows = self._rows(pages, None, _of_epoch(epoch)).frame()
+                check_sink(rows, sink.path, self._made(name, batch_id, epoch))
+
     def write_sinks(
         self, pages: DataFrame, batch_id: int, epochs: list[int], *, after_start: bool
     ) -> None:
@@ -156,8 +174,7 @@ class RowWriter:
         epoch: int,
         side_output: Callable[[], SnapshotFiles] | None,
     ) -> list[str] | None:
-        made = SinkWrite(self._job, self._stage.name, name, self._attempt, batch_id, epoch)
-        wanted = is_kind(PageKind.DATA) & (F.col("checkpoint_id") == epoch)
+        made, wanted = self._made(name, batch_id, epoch), _of_epoch(epoch)
         self._fence.check()
         sink = self._sinks[name]
         if type(sink) is DeltaSink:
@@ -165,6 +182,9 @@ class RowWriter:
         # A class derived of it may look at the rows, too.
         sink.write(self._rows(pages, None, wanted).frame(), made)
         return None
+
+    def _made(self, sink: str, batch_id: int, epoch: int) -> SinkWrite:
+        return SinkWrite(self._job, self._stage.name, sink, self._attempt, batch_id, epoch)
 
     def _rows(
         self,
@@ -185,3 +205,7 @@ class RowWriter:
 
     def _reports(self, pages: DataFrame, totals: Totals) -> WorkerOutput:
         return read_reports(pages) if totals.reports else WorkerOutput({})
+
+
+def _of_epoch(epoch: int) -> Column:
+    return is_kind(PageKind.DATA) & (F.col("checkpoint_id") == epoch)

@@ -11,6 +11,7 @@ import queue
 import signal
 import threading
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
@@ -43,6 +44,7 @@ from absflow.spark.start.attempt import prepare_attempt
 from absflow.storage import clock
 from absflow.storage.delta import tables
 from absflow.storage.root import StorageRoot
+from absflow.storage.session import conf_set
 
 __all__ = ["JobLoop"]
 
@@ -97,6 +99,7 @@ class JobLoop:
         self._queries: list[ChainQuery] = []
         self._by_run: dict[str, ChainQuery] = {}
         self._looked_ms = 0
+        self._session = ExitStack()
         self._listener = QueryListener(self._events.put)
         self._thread = threading.Thread(
             target=self._watch, name=f"absflow-{self._graph.job}", daemon=True
@@ -144,6 +147,8 @@ class JobLoop:
         )
         self._coordinator.on_completed = self._completed
         self._coordinator.load_of = self._backpressure.load
+        # File sources ask this session in every batch, Delta's a copy of it that a query makes.
+        self._session.enter_context(conf_set(self._spark, self._prepared.session))
         try:
             self._coordinator.begin(self._prepared.recovered)
             for names in self._graph.chains:
@@ -354,6 +359,7 @@ class JobLoop:
             query.close()
         # Last, for it publishes what has completed until now.
         self._publisher.close()
+        self._session.close()
         self._spark.streams.removeListener(self._listener)
 
 

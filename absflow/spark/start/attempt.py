@@ -40,6 +40,7 @@ from absflow.spark.model import ControlStart, JobSpec
 from absflow.spark.start.decision import StartDecision, decide_start
 from absflow.spark.start.ranges import choose_ranges
 from absflow.spark.start.restore_run import run_restore
+from absflow.spark.start.row_order import RowOrder, row_order_conf, row_order_now
 from absflow.spark.versions import check_versions
 from absflow.storage import clock, state_history
 from absflow.storage.delta import tables
@@ -62,6 +63,7 @@ class PreparedAttempt:
         control: from where its stages read the control tables.
         state_tables: name of the state history of each stage.
         ranges: of each stage, the keys by which Spark knows its key-group ranges.
+        session: the session's conf in which sources give their rows in the attempt's order.
         coordinator: the coordinator's state, as the facts have it.
         recovered: what the coordinator asks for before anything else.
         publications: by on-checkpoint sink, what must be published before anything else.
@@ -76,6 +78,7 @@ class PreparedAttempt:
     control: ControlStart
     state_tables: Mapping[str, str]
     ranges: Mapping[str, Sequence[int]]
+    session: RowOrder
     coordinator: Coordinator
     recovered: tuple[Action, ...]
     publications: Mapping[str, Sequence[Publication]]
@@ -154,6 +157,7 @@ def _prepare(
         control=ControlStart(*ready["control"]),
         state_tables=histories,
         ranges=ranges,
+        session=row_order_conf(next(iter(stages.values())).get("order", {})),
         coordinator=coordinator,
         recovered=recovered,
         publications=_publications(root, job, decision, ready, facts),
@@ -182,8 +186,9 @@ def _claim_attempt(
         return decision.started
     histories = decision.history_tables(job)
     ranges = choose_ranges(root.spark, job.settings.key_groups)
+    order = row_order_now(root.spark)
     stages = {
-        name: {**stage, "table": histories[name], "ranges": ranges}
+        name: {**stage, "table": histories[name], "ranges": ranges, "order": order}
         for name, stage in describe(job.graph).items()
     }
     source = str(decision.restore.origin) if decision.restore else None

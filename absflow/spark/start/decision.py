@@ -29,6 +29,7 @@ from absflow.settings.reading import Settings
 from absflow.spark.model import JobSpec
 from absflow.spark.start.restore_check import plan_restore
 from absflow.spark.start.restore_plan import RestorePlan
+from absflow.spark.start.row_order import check_row_order
 from absflow.storage.delta.log import newest_version
 from absflow.storage.files import Files
 from absflow.storage.root import StorageRoot
@@ -133,6 +134,8 @@ def decide_start(root: StorageRoot, job: JobSpec) -> StartDecision:
                 "each key group by itself; restore from its last checkpoint "
                 "(spark.absflow.restore.from=latest)"
             )
+        for stage in decision.started.values():
+            check_row_order(root.spark, job, stage.get("order", {}))
     return decision
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "LogTail",
     "actions_of",
     "commit_of",
+    "find_commit",
     "log_file",
     "newest_version",
     "parse_commit",
@@ -86,6 +87,33 @@ def _object(text: str | None) -> dict[str, Any]:
 def log_file(table: str, version: int) -> str:
     """The path of a commit."""
     return f"{table}/_delta_log/{version:0{_VERSION_DIGITS}d}.json"
+
+
+def find_commit(
+    read: Callable[[str], str | None], table: str, newest: int, app_id: str, txn_version: int
+) -> tuple[int, list[str]] | None:
+    """The commit of a transaction: its version, and the paths of the files that it adds.
+
+    Args:
+        read: gives a file's text or None.
+        table: the table's path.
+        newest: the table's version; the search goes back from there.
+        app_id: names the writer.
+        txn_version: of the transaction.
+
+    Returns:
+        None if an older commit of the writer comes first, or the log ends.
+    """
+    for version in range(newest, -1, -1):
+        text = read(log_file(table, version))
+        if text is None:
+            return None
+        actions = actions_of(text)
+        found = commit_of(version, actions).transactions.get(app_id, txn_version + 1)
+        if found <= txn_version:
+            adds = [action["add"]["path"] for action in actions if "add" in action]
+            return (version, adds) if found == txn_version else None
+    return None
 
 
 def newest_version(names: Iterable[str]) -> int | None:

@@ -34,6 +34,7 @@ __all__ = [
     "create",
     "newest_version",
     "read",
+    "reading",
     "restore",
     "rows_of",
 ]
@@ -93,25 +94,28 @@ def create(
         ) from error
 
 
-def read(spark: SparkSession, path: str) -> DataFrame:
-    """The table at ``path`` as it is now.
+def read(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
+    """The table at ``path`` as it is now, or was at a version.
 
     Raises:
         StorageError: if it cannot be read.
     """
-    with _reading(path):
-        return spark.read.format("delta").load(path)
+    with reading(path):
+        if version is None:
+            return spark.read.format("delta").load(path)
+        return spark.read.format("delta").option("versionAsOf", version).load(path)
 
 
 def rows_of(spark: SparkSession, path: str) -> list[dict[str, Any]]:
     """All rows of a small table; errors as of :func:`read`."""
     table = read(spark, path)
-    with _reading(path):
+    with reading(path):
         return list(table.toArrow().to_pylist())
 
 
 @contextmanager
-def _reading(path: str) -> Iterator[None]:
+def reading(path: str) -> Iterator[None]:
+    """Errors of Spark within the block become StorageErrors that name the table."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -139,11 +143,9 @@ def restore(spark: SparkSession, path: str, version: int, user_metadata: Mapping
     Raises:
         StorageError: if Delta refuses, as when files of that version are gone.
     """
-    noted = conf_set(
-        spark, "spark.databricks.delta.commitInfo.userMetadata", json.dumps(user_metadata)
-    )
+    note = {"spark.databricks.delta.commitInfo.userMetadata": json.dumps(user_metadata)}
     try:
-        with noted:
+        with conf_set(spark, note):
             DeltaTable.forPath(spark, path).restoreToVersion(version)
     except (PySparkException, Py4JError) as error:
         raise StorageError(

@@ -34,7 +34,7 @@ from absflow.storage.clock import now_ms
 from absflow.storage.delta import data_files
 from absflow.storage.delta.classes import delta_classes
 from absflow.storage.delta.data_files import PlainTable
-from absflow.storage.delta.log import LogTail
+from absflow.storage.delta.log import LogTail, find_commit
 from absflow.storage.files import Files
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "SideOutput",
     "UncommittedFiles",
     "append_once",
+    "committed",
     "plain_table",
 ]
 
@@ -186,6 +187,25 @@ def append_once(
             )
             transaction.commitIfNeeded(actions, operation, tags)
         return messages
+
+
+def committed(
+    spark: SparkSession, path: str, app_id: str, txn_version: int
+) -> tuple[int, list[str]] | None:
+    """The commit of a transaction, as :func:`find_commit` gives it; None if it is not known.
+
+    Whether the table has the transaction is known without a search. For one that it has, the log is
+    read from the newest commit back to its own.
+    """
+    scala = delta_classes(spark.sparkContext._jvm)
+    session: Any = spark._jsparkSession
+    with scala.active(session):
+        snapshot = scala.delta_log.forTable(session, path).startTransaction().snapshot()
+        known = _transactions(spark, path, snapshot)
+        if known.newest(snapshot, app_id) < txn_version:
+            return None
+    newest = int(snapshot.version())
+    return find_commit(known.files.read, path, newest, app_id, txn_version)
 
 
 def _write(
