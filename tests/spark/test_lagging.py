@@ -40,9 +40,13 @@ from session import settings
 import absflow
 from absflow.protocol import alignment_state
 
-pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(3600)]
 
+PATIENCE_S = 900
 CONF = {
+    # The tests read each checkpoint as it was taken; on a busy machine retention would come by.
+    "checkpoint.retained": "10000",
+    "lineage.max-sets": "10000",
     "checkpoint.interval": "1s",
     "checkpoint.aligned-timeout": "never",
     "checkpoint.tolerable-failed": "1000",
@@ -127,7 +131,7 @@ class Lagging:
 
     def run_until(self, run: absflow.Run, wanted: Wanted, feeding: str = "") -> None:
         """Feed the sources named by letters, a few files ahead, until the facts are as wanted."""
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + PATIENCE_S
         while not wanted(rows := facts(self.spark, self.root / "job")):
             assert time.monotonic() < deadline, [(r["checkpoint_id"], r["reason"]) for r in rows]
             for name in feeding:
