@@ -15,6 +15,7 @@ from absflow.facts.fence import Fence
 from absflow.facts.lock import RootLock
 from absflow.facts.writer import FactWriter
 from absflow.protocol.checkpoints import AttemptFact
+from absflow.protocol.restarts import RestartPolicy
 from absflow.storage import clock
 from absflow.storage.root import StorageRoot
 
@@ -82,6 +83,7 @@ class Claim:
         fingerprint: str,
         lock: RootLock,
         rows: Iterable[Mapping[str, Any]],
+        policy: RestartPolicy,
     ) -> None:
         """Number this driver; nothing is written yet.
 
@@ -91,6 +93,7 @@ class Claim:
             fingerprint: of the job's graph.
             lock: of the storage root.
             rows: those of ``attempts``.
+            policy: how often and when a fact that must be written is tried again.
         """
         self.incarnation: int = max((row["incarnation"] for row in rows), default=0) + 1
         self.lock = lock
@@ -102,6 +105,7 @@ class Claim:
         self._app_id = f"{job}/driver"
         self.driver: str = uuid.uuid4().hex
         self._fingerprint = fingerprint
+        self._policy = policy
         self._tables: dict[str, DriverTable] = {}
 
     def record(
@@ -126,7 +130,7 @@ class Claim:
             "fingerprint": self._fingerprint,
             "details": None if details is None else json.dumps(details),
         }
-        self._table(self._layout.attempts, columns.ATTEMPTS).append(row)
+        self._table(self._layout.attempts, columns.ATTEMPTS).insist(row)
 
     @property
     def others(self) -> int:
@@ -164,5 +168,6 @@ class Claim:
                 self.incarnation,
                 self.driver,
                 self.fence,
+                self._policy,
             )
         return self._tables[path]

@@ -10,6 +10,8 @@ driver's first commit to each table holds no fact: behind it no older driver can
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,11 +22,14 @@ from pyspark.sql import SparkSession
 
 from absflow.errors import FencedError, StorageError
 from absflow.facts.fence import Fence
+from absflow.protocol.restarts import RestartPolicy, Restarts, on_failure
 from absflow.storage.delta import tables, transactions
 from absflow.storage.delta.log import Commit, LogTail
 from absflow.storage.files import Files
 
 __all__ = ["DriverTable", "fact_rows"]
+
+_LOG = logging.getLogger(__name__)
 
 
 def fact_rows(spark: SparkSession, files: Files, path: str) -> list[dict[str, Any]]:
@@ -52,6 +57,7 @@ class DriverTable:
         incarnation: int,
         driver: str,
         fence: Fence,
+        policy: RestartPolicy,
     ) -> None:
         """Create the table if it is not there.
 
@@ -64,6 +70,7 @@ class DriverTable:
             incarnation: this driver's; two that start at once may have the same.
             driver: this driver's own name, which no other has.
             fence: notices a newer driver.
+            policy: how often and when :meth:`insist` tries again.
         """
         tables.create(spark, path, schema, properties=tables.JOB_PROPERTIES)
         self._fence = fence
@@ -73,7 +80,10 @@ class DriverTable:
         self._app_id = app_id
         self._incarnation = incarnation
         self._driver = driver
+        self._policy = policy
         self._written = 0
+        # Rows whose commit has failed, as far as is known; it may be there after all.
+        self._unsure: list[dict[str, Any]] | None = None
         self._log = LogTail(files.read, files.names, path)
         self.others: int = self._log.version  # what is before was not read
 
@@ -91,12 +101,31 @@ class DriverTable:
         self._fence.check()
         self._commit([dict(row) for row in rows])
 
+    def insist(self, *rows: Mapping[str, Any]) -> None:
+        """As :meth:`append`, tried again while the storage fails, as a query that dies is.
+
+        For facts without which the job cannot go on; it waits on the thread that calls it, so that
+        facts keep their order.
+        """
+        tried = Restarts()
+        while True:
+            try:
+                return self.append(*rows)
+            except StorageError as error:
+                tried, delay = on_failure(self._policy, tried, 0, 0)
+                if delay is None:
+                    raise
+                _LOG.warning("a fact is written again in %d ms: %s", delay, error)
+                time.sleep(delay / 1000)
+
     def claim(self) -> None:
         """Commit no row, so that no older driver can commit any more; errors as for a fact."""
         self._commit([])
 
     def _commit(self, rows: list[dict[str, Any]]) -> None:
-        self._written += 1
+        if rows != self._unsure:
+            self._written += 1
+        self._unsure = rows
         version = (self._incarnation << 32) + self._written
         table = pa.Table.from_pylist(rows, schema=self._schema)
         facts = transactions.DriverRows(self._spark, table)
@@ -114,6 +143,7 @@ class DriverTable:
                 if "incarnation" in commit.note and not self._is_mine(commit):
                     self.others = commit.version
                 elif commit.transactions.get(self._app_id) == version:
+                    self._unsure = None
                     return
             newest = self._log.transactions.get(self._app_id, -1)
             if failure is None or newest >= version:

@@ -52,9 +52,9 @@ class Requests:
 
     def poll(self) -> list[SavepointRequest | Deletion]:
         """What is new, in its order; costs one look for a file if nothing is."""
-        if not (self._log.advance() or self._news):
+        self._news = bool(self._log.advance()) or self._news
+        if not self._news:
             return []
-        self._news = False
         table = tables.read(self._spark, self._path)
         mine = F.col("incarnation") == self._incarnation
         if "delete" in table.columns:
@@ -62,6 +62,7 @@ class Requests:
         found = table.where(mine).orderBy("requested_at").toArrow().to_pylist()
         rows = [row for row in found if row["request"] not in self._seen]
         self._seen.update(row["request"] for row in rows)
+        self._news = False  # not before: a read that fails is made again
         return [
             Deletion(row["request"], tuple(row["delete"]))
             if row.get("delete") is not None

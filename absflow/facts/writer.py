@@ -50,7 +50,11 @@ __all__ = ["FactWriter"]
 
 
 class FactWriter:
-    """The driver's tables of one attempt, as the coordinator writes them."""
+    """The driver's tables of one attempt, as the coordinator writes them.
+
+    A trigger, an overtaking or a manifest that cannot be written fails its checkpoint; what fails
+    the job if it cannot be written is insisted on.
+    """
 
     def __init__(
         self,
@@ -92,7 +96,7 @@ class FactWriter:
 
     def write_end(self, root: RootInput, now_ms: int) -> None:
         """Append the END of a root input."""
-        self._barriers.append(
+        self._barriers.insist(
             {
                 "attempt": self._attempt,
                 "kind": Kind.END.value,
@@ -107,7 +111,7 @@ class FactWriter:
         barrier = action.barrier
         # After SUBSUMED every stage is past it.
         if action.release and action.reason is not FailureReason.SUBSUMED:
-            self._overtakes.append(
+            self._overtakes.insist(
                 {
                     "attempt": self._attempt,
                     "checkpoint_id": barrier.checkpoint_id,
@@ -117,7 +121,7 @@ class FactWriter:
             )
         fact = self._fact(barrier.checkpoint_id, FactKind.ABORTED, barrier.triggered_ms, now_ms)
         fact |= {"reason": action.reason.code, "cause": action.cause, "base_id": barrier.base_id}
-        self._checkpoints.append(fact | _asked(action.kind, action.request))
+        self._checkpoints.insist(fact | _asked(action.kind, action.request))
 
     def write_overtake(self, barrier: Barrier, now_ms: int) -> None:
         """Let a checkpoint overtake; every stage reads it."""
@@ -135,7 +139,7 @@ class FactWriter:
 
     def write_refusal(self, action: RefuseRequest, now_ms: int) -> None:
         """Answer a request that is not obeyed."""
-        self._checkpoints.append(
+        self._checkpoints.insist(
             {
                 "kind": REFUSED,
                 "request": action.request,
@@ -185,7 +189,7 @@ class FactWriter:
     def write_deleted(self, checkpoint_ids: Sequence[int], request: str, now_ms: int) -> None:
         """State that these checkpoints are gone, in one commit, which answers ``request``."""
         asked = {"request": request or None}
-        self._checkpoints.append(
+        self._checkpoints.insist(
             *(self._retained(n, FactKind.DELETED, now_ms) | asked for n in checkpoint_ids)
         )
 
@@ -193,7 +197,7 @@ class FactWriter:
         """State that a set stands for several."""
         row = self._retained(fact.checkpoint_id, FactKind.COMPACTED, now_ms)
         row |= {"stage": fact.stage, "set_id": fact.set_id, "replaces": list(fact.replaces)}
-        self._checkpoints.append(row)
+        self._checkpoints.insist(row)
 
     def _retained(self, checkpoint_id: int, kind: FactKind, now_ms: int) -> dict[str, Any]:
         return {

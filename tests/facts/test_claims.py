@@ -6,7 +6,6 @@ in a thread, and one thread runs at a time: a schedule says who makes the next r
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from model_log import ModelLog
 from py4j.protocol import Py4JError
 
 from absflow.errors import FencedError, StorageError
@@ -22,8 +22,10 @@ from absflow.facts import driver_table
 from absflow.facts.claim import Claim, begin_on
 from absflow.facts.lock import RootLock
 from absflow.protocol.checkpoints import AttemptFact
+from absflow.protocol.restarts import RestartPolicy
 
 PATIENCE_S = 60
+NEVER = RestartPolicy(attempts=0, initial_ms=0, max_ms=0, multiplier=1, reset_after_ms=1)
 
 
 @dataclass(frozen=True)
@@ -35,39 +37,8 @@ class Decision:
     incarnations: tuple[int, ...]
 
 
-class Store:
+class Store(ModelLog):
     """The log of ``attempts``; ``step`` is called before each read or write of it."""
-
-    def __init__(self, step: Callable[[], None]) -> None:
-        self.step = step
-        self.log: list[dict[str, Any]] = []
-        self.lost_answers = 0
-
-    def read(self, path: str) -> str | None:
-        name = path.rpartition("/")[2]
-        if name == "_last_checkpoint" or int(name.removesuffix(".json")) >= len(self.log):
-            return None
-        commit = self.log[int(name.removesuffix(".json"))]
-        txn = {"appId": commit["app"], "version": commit["txn"]}
-        note = {"userMetadata": json.dumps(commit["note"])}
-        return json.dumps({"txn": txn}) + "\n" + json.dumps({"commitInfo": note})
-
-    def append_once(
-        self, rows: Any, path: str, app_id: str, txn: int, note: Any, *, if_empty: bool
-    ) -> None:
-        """As Delta does it: a transaction begins, and later puts its commit."""
-        self.step()
-        begun = len(self.log)
-        if any(c["app"] == app_id and c["txn"] >= txn for c in self.log):
-            return
-        self.step()
-        if any(c["app"] == app_id for c in self.log[begun:]):
-            raise Py4JError("ConcurrentTransactionException")
-        kinds = [row["kind"] for row in rows.table.to_pylist()]
-        self.log.append({"app": app_id, "txn": txn, "note": dict(note), "kinds": kinds})
-        if self.lost_answers:
-            self.lost_answers -= 1
-            raise Py4JError("no answer")
 
     def decide(self) -> Decision:
         """Look at the version, then at the rows."""
@@ -108,7 +79,7 @@ class Driver:
             files=files, layout=SimpleNamespace(attempts="attempts"), spark=None
         )
         rows = [{"incarnation": n} for n in decision.incarnations]
-        self.claim = claim = Claim(root, "job", "", RootLock("", None), rows)
+        self.claim = claim = Claim(root, "job", "", RootLock("", None), rows, NEVER)
         begin_on(claim, decision, lambda _: self.record(AttemptFact.STARTED), self.decide)
         self.record(AttemptFact.READY)
 

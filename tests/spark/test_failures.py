@@ -102,6 +102,33 @@ def test_a_checkpoint_that_takes_too_long_expires_and_the_job_gives_up(
     assert files_read(completed(spark, root / "job")[-1], "left", "a") == 3
 
 
+def test_a_storage_error_that_passes_does_not_end_the_job(
+    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Facts that must be written are written again: the release of a barrier, the abort."""
+    append = transactions.append_once
+    left = {"checkpoints": 2, "overtakes": 1}
+
+    def failing(frame: Any, path: str, *rest: Any, **named: Any) -> Any:
+        table = path.rpartition("/")[2]
+        kinds = frame.table["kind"].to_pylist() if table in left else []
+        if left.get(table) and {"ABORTED", "ABORT"} & {*kinds}:
+            left[table] -= 1
+            raise absflow.StorageError("the storage is away for a moment")
+        return append(frame, path, *rest, **named)
+
+    monkeypatch.setattr(transactions, "append_once", failing)
+    conf = {"checkpoint.timeout": "100ms", "checkpoint.tolerable-failed": "2"}
+    with pytest.raises(absflow.JobFailedError, match="3 checkpoints failed in a row"):
+        run(spark, root, job_of(spark, root, slow), conf)
+    assert left == dict.fromkeys(left, 0)
+    run(spark, root, job_of(spark, root, slow))
+    rows = facts(spark, root / "job")
+    assert len({row["checkpoint_id"] for row in rows}) == len(rows)
+    sink = spark.read.format("delta").load(str(root / "sink")).toPandas()
+    assert_same_rows(sink, expected(root, 3)["sink"], ["id"])
+
+
 @pytest.mark.parametrize("by_workers", [True, False], ids=["files of workers", "staged pages"])
 def test_a_failed_history_append_aborts_its_checkpoint_only(
     spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any, by_workers: bool

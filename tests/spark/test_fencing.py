@@ -26,6 +26,7 @@ from absflow.errors import FencedError, GraphError, StorageError
 from absflow.facts import driver_table, lock
 from absflow.facts.fence import Fence
 from absflow.facts.lock import RootLock
+from absflow.protocol.restarts import RestartPolicy
 from absflow.spark.start.attempt import prepare_attempt
 from absflow.storage.delta import transactions
 from absflow.storage.delta.log import Commit, newest_version, parse_commit
@@ -278,8 +279,11 @@ def test_behind_a_claim_delta_skips_the_facts_of_older_drivers(
     files, path = Files(spark), f"file:{tmp_path}/facts"
     blind = Fence(lambda path: None, lambda path: [], path, 1, RootLock("", None))
     schema = pa.schema([("fact", pa.string())])
+    policy = RestartPolicy(attempts=0, initial_ms=0, max_ms=0, multiplier=1, reset_after_ms=1)
     older, newer = (
-        driver_table.DriverTable(spark, files, path, schema, "job/driver", n, f"driver {n}", blind)
+        driver_table.DriverTable(
+            spark, files, path, schema, "job/driver", n, f"driver {n}", blind, policy
+        )
         for n in (1, 2)
     )
     older.append({"fact": "of 1"})

@@ -187,7 +187,7 @@ class JobLoop:
             stop = False
             while not stop:
                 stop = self._turn()
-            self._savepoints.poll(clock.now_ms())  # who asks now is refused
+            self._poll(clock.now_ms())  # who asks now is refused
             self.failure = self._coordinator.failure
         except BaseException as error:
             self.failure = _failed(error)
@@ -203,13 +203,20 @@ class JobLoop:
         self._look_for_newer(event)
         stop = self._handle(event)
         now = clock.now_ms()
-        stop = self._savepoints.poll(now) or stop
+        stop = self._poll(now) or stop
         for query in self._queries:
             if query.restart_at_ms is not None and now >= query.restart_at_ms:
                 self._start_query(query)
         stop = self._coordinator.handle(Tick(now)) or stop
         self._backpressure.pending(max(self._coordinator.state.pending, default=0))
         return stop
+
+    def _poll(self, now_ms: int) -> bool:
+        try:
+            return self._savepoints.poll(now_ms)
+        except StorageError:  # the next poll may do better
+            _LOG.warning("could not look for requests", exc_info=True)
+            return False
 
     def _handle(self, event: _Posted | None) -> bool:
         """Do what an event asks for; whether the job is to stop."""

@@ -105,7 +105,8 @@ def prepare_attempt(root: StorageRoot, job: JobSpec) -> PreparedAttempt:
     lock = hold(root.layout.root, lambda: decide_start(root, job))
     try:
         decision = decide_start(root, job)
-        claim = Claim(root, job.graph.job, fingerprint(job.graph), lock, decision.rows)
+        policy = job.settings.restart_policy
+        claim = Claim(root, job.graph.job, fingerprint(job.graph), lock, decision.rows, policy)
         return _prepare(root, job, decision, claim)
     except BaseException:
         lock.release()

@@ -60,7 +60,8 @@ def write_savepoint(
         rows = fact_rows(spark, root.files, root.layout.attempts)
         found = _base(root, records.attempts_of(rows), base)
         given = _given(job, frames, found)
-        claim = Claim(root, job.graph.job, fingerprint(job.graph), lock, rows)
+        policy = job.settings.restart_policy
+        claim = Claim(root, job.graph.job, fingerprint(job.graph), lock, rows, policy)
         return _Writing(root, job, claim, rows, found, given).write()
     finally:
         lock.release()

@@ -189,13 +189,15 @@ class LogTail:
             return min(_versions(names(f"{self._table}/_delta_log")), default=0) - 1
 
     def advance(self) -> list[Commit]:
-        """The commits since the last call, in order."""
-        commits = []
-        while (text := self._read(log_file(self._table, self.version + 1))) is not None:
-            self.version += 1
-            commit = parse_commit(self.version, text)
+        """The commits since the last call, in order; if a file cannot be read, none is passed."""
+        commits: list[Commit] = []
+        version = self.version + 1
+        while (text := self._read(log_file(self._table, version))) is not None:
+            commits.append(parse_commit(version, text))
+            version += 1
+        for commit in commits:
+            self.version = commit.version
             self.transactions.update(commit.transactions)
-            commits.append(commit)
         return commits
 
     def find(self, app_id: str, txn_version: int) -> bool:
