@@ -49,7 +49,7 @@ def hurry() -> None:
     retention.EVERY = 0.0
     retention.REST = 0.0
     retention.RETAIN = "RETAIN 0 HOURS"
-    retention.VACUUM_EVERY = 30.0
+    retention.VACUUM_EVERY = 3.0
     retention.MANY_FILES = 10
 
 

@@ -98,8 +98,9 @@ def test_a_deletion_is_obeyed_by_the_driver_that_runs_else_by_the_next(
         )
         assert (asked.returncode, asked.stderr) == (0, "")
         assert asked.stdout.splitlines()[-1].startswith(f"deleted savepoint {first} of the job ")
-        row = next(r for r in facts(spark, tmp_path / "job") if r["kind"] == "DELETED")
-        assert (row["checkpoint_id"], bool(row["request"])) == (first, True)
+        # Retention may have deleted others, for nobody.
+        rows = [r for r in facts(spark, tmp_path / "job") if r["kind"] == "DELETED"]
+        assert [r["checkpoint_id"] for r in rows if r["request"]] == [first]
         wait(lambda: not files_of(tmp_path, first), run)
     assert second in check_exact(spark, tmp_path)
 

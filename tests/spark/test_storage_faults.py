@@ -80,7 +80,7 @@ class Storage:
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             below = args[place].partition(str(root))[2]
-            call = f"{name} {re.sub('[0-9]+', '#', below)}"
+            call = f"{name} {re.sub('[0-9a-f]{32}|[0-9]+', '#', below)}"
             if self.fails(Fault(call, "before")):
                 raise error(f"no answer from the storage: {call}")
             result = real(*args, **kwargs)
