@@ -84,7 +84,8 @@ def broker(folder: Path) -> Iterator[str]:
     log = folder / "broker.log"
     with log.open("w") as out:
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        command = [*java, "kafka.tools.StorageTool", "format", "-t", cluster]
+        # One word, for one id in 64 begins with a dash.
+        command = [*java, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}"]
         done = subprocess.run(
             [*command, "-c", "server.properties"], cwd=folder, stdout=out, stderr=out, check=False
         )
