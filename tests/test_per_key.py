@@ -102,36 +102,56 @@ def test_update_and_remove_as_in_spark():
 
 
 def test_the_time_is_that_of_the_batch():
-    """And it has no watermark, and no timeout, as without them in Spark."""
+    """No key has timed out, as without timeouts in Spark."""
     times = []
 
     def look(_key, _frames, state):
         times.append(state.getCurrentProcessingTimeMs())
-        assert not state.hasTimedOut
-        with pytest.raises(Exception, match="watermark"):
-            state.getCurrentWatermarkMs()
+        assert (state.hasTimedOut, state.oldTimeoutTimestamp) == (False, -1)
         return []
 
     run(look)
     assert times == [1_700_000_000_000] * 3
 
 
-TIMEOUTS = {
-    "setTimeoutDuration": lambda state: state.setTimeoutDuration(1000),
-    "setTimeoutTimestamp": lambda state: state.setTimeoutTimestamp(1000),
+NOT_THERE = {
+    "setTimeoutDuration": (lambda state: state.setTimeoutDuration("1 hour"), "no timers yet"),
+    "setTimeoutTimestamp": (lambda state: state.setTimeoutTimestamp(1000), "no timers yet"),
+    "getCurrentWatermarkMs": (lambda state: state.getCurrentWatermarkMs(), "no event time yet"),
 }
 
 
-@pytest.mark.parametrize("name", TIMEOUTS)
-def test_timeouts_are_refused(name):
-    """By a message that says what to do."""
+@pytest.mark.parametrize("name", NOT_THERE)
+def test_what_of_group_state_is_not_there_is_refused(name):
+    """Timeouts and the watermark, by a message of absflow that says what to do."""
+    calls, said = NOT_THERE[name]
 
-    def sleeps(_key, _frames, state):
-        TIMEOUTS[name](state)
+    def function(_key, _frames, state):
+        calls(state)
         return []
 
-    with pytest.raises(ProcessError, match=f"{name} was called, but absflow has no timers yet"):
-        run(sleeps)
+    with pytest.raises(ProcessError, match=f"{name} was called, but absflow has {said}.*; keep"):
+        run(function)
+
+
+def test_the_rest_of_group_state_is_sparks():
+    """Without state `get` raises what it raises there, and null is no state."""
+
+    def function(_key, _frames, state):
+        assert (state.exists, state.getOption, str(state)) == (
+            False,
+            None,
+            "GroupState(<undefined>)",
+        )
+        with pytest.raises(ValueError, match="STATE_NOT_EXISTS"):
+            state.get  # noqa: B018
+        with pytest.raises(TypeError, match="CANNOT_BE_NONE"):
+            state.update(None)
+        state.update((1, "x"))
+        assert (state.exists, state.get, str(state)) == (True, (1, "x"), "GroupState((1, 'x'))")
+        return []
+
+    assert len(live(run(function).state)) == 3
 
 
 OUTPUTS = {

@@ -43,7 +43,8 @@ def on_pandas(function: Process) -> Process:
     """A columnar function that takes pandas frames.
 
     Integers and booleans have pandas' nullable types (``Int64``, ``boolean``), whether a batch has
-    nulls or not.
+    nulls or not. In a column of floats NaN and null are one, as in Spark's own pandas functions:
+    the function gets NaN for both, and a NaN that it returns is null from then on.
     """
 
     def process(rows: pa.Table, state: pa.Table, context: Context) -> Result:

@@ -297,6 +297,7 @@ def _column(made: Call, frame: Frame, declared: pa.Field, what: str) -> pa.Array
         if isinstance(frame, pd.DataFrame):
             if values.dtype == object:
                 check_whole(what, declared, values.tolist())
+            # A NaN becomes null: pandas has it for a null, too.
             return pa.Array.from_pandas(values, type=declared.type)
         values = values if values.type == declared.type else values.cast(declared.type)
         if pa.types.is_decimal(declared.type):

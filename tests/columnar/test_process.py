@@ -174,3 +174,24 @@ def test_large_integers_beside_a_null_are_exact_in_pandas():
     state = call(on_pandas(keep), MADE, rows(("a", large), ("b", None)), EMPTY).state
     assert live(state) == {"a": (large, None), "b": (None, None)}
     assert seen == [("Int64", "Int64", True)]
+
+
+@pytest.mark.parametrize("pandas", [False, True])
+def test_nan_and_null_are_one_in_pandas_frames_only(pandas):
+    """What the docs say: frames give NaN for both and take it for null; Arrow keeps both apart."""
+    schema = pa.schema([("k", pa.string()), ("v", pa.float64())])
+    given_rows = pa.table([["a", "b"], [float("nan"), None]], schema=schema)
+    made = dataclasses.replace(MADE, output=schema)
+    seen = []
+
+    def emit(rows, _state, _context):
+        seen.append(rows)
+        return Result(output=rows)
+
+    output = call(on_pandas(emit) if pandas else emit, made, given_rows, EMPTY).output["v"]
+    if pandas:
+        assert seen[0]["v"].isna().all()
+        assert output.null_count == 2
+    else:
+        assert output.null_count == 1
+        assert np.isnan(output[0].as_py())

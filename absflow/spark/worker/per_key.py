@@ -82,10 +82,17 @@ class _State(GroupState):
     def setTimeoutTimestamp(self, timestampMs: int) -> NoReturn:
         raise NotImplementedError(_NO_TIMERS.format("setTimeoutTimestamp"))
 
+    def getCurrentWatermarkMs(self) -> NoReturn:
+        raise NotImplementedError(_NO_WATERMARK)
+
 
 _NO_TIMERS = (
     "{} was called, but absflow has no timers yet, so no key can time out; keep the time in the "
     "state, and compare it with getCurrentProcessingTimeMs() when the key's next row comes"
+)
+_NO_WATERMARK = (
+    "getCurrentWatermarkMs was called, but absflow has no event time yet, so there is no "
+    "watermark; keep the greatest event time in the state, or use getCurrentProcessingTimeMs()"
 )
 
 
