@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from absflow.errors import NotFoundError, StorageError
 from absflow.facts import records
-from absflow.facts.records import compacted_of, written_savepoints
+from absflow.facts.absent import no_checkpoint
+from absflow.facts.reading import FactReader
 from absflow.facts.stages import (
     Stages,
     check_key,
     find_stage,
-    no_checkpoint,
     no_stage_in_checkpoint,
     stages_of,
-    whose,
+    whose_completed,
 )
-from absflow.protocol.checkpoints import TERMINAL, Fact, FactKind, FailureReason, StageColumns
+from absflow.protocol.checkpoints import TERMINAL, FailureReason, StageColumns
 from absflow.protocol.lineage import lineage_of
 from absflow.protocol.recovery.branch import Branch, branch_of
 from absflow.storage import history_sql
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["History", "history"]
 
 _ENDS = str(tuple(sorted(TERMINAL)))
-_FACTS = "('COMPLETED', 'ABORTED', 'DELETED')"
 
 
 def history(spark: SparkSession, root: str) -> History:
@@ -52,6 +51,7 @@ def history(spark: SparkSession, root: str) -> History:
     """
     from pyspark.errors import AnalysisException
 
+    from absflow.facts.spark_reader import SparkStorageReader
     from absflow.storage.files import Files
 
     root = Files(spark).qualified(str(root))  # in SQL a relative path would be a table's name
@@ -67,14 +67,12 @@ def history(spark: SparkSession, root: str) -> History:
             ) from error
         raise StorageError(f"could not read the tables under {root!r}: {error}") from error
     rows = started.where("kind IN ('STARTED', 'READY', 'WRITTEN')").toArrow().to_pylist()
-    done = f"""
-        SELECT checkpoint_id, attempt, incarnation, derived_from
-        FROM {history_sql.table(layout.checkpoints)} WHERE kind = 'COMPLETED'"""
-    facts = [row.asDict() for row in spark.sql(done).collect()]
-    completed = {fact["checkpoint_id"]: fact["attempt"] for fact in facts}
     attempts = records.attempts_of(rows)
-    branch = branch_of(root, attempts, completed, written_savepoints(facts))
-    return History(spark, layout, stages_of(rows), branch)
+    facts = FactReader(SparkStorageReader(spark), layout)
+    origins = {a.origin.checkpoint_id for a in attempts if a.origin and a.origin.root == root}
+    known = facts.known(named=origins, triggers=False)
+    branch = branch_of(root, attempts, known.attempts, known.written)
+    return History(spark, layout, stages_of(rows), branch, facts)
 
 
 class History:
@@ -95,6 +93,7 @@ class History:
         layout: Layout,
         stages: Stages,
         branch: Branch,
+        facts: FactReader,
     ) -> None:
         """Use :func:`history` instead."""
         self._spark = spark
@@ -102,6 +101,7 @@ class History:
         self._all = stages
         self._stages = stages.newest
         self._branch = branch
+        self._reader = facts
         self._facts = history_sql.table(layout.checkpoints)
         self._barriers = history_sql.table(layout.barriers)
 
@@ -345,38 +345,16 @@ class History:
         Raises:
             NotFoundError: it is not completed, or does not have the stage ('': none is wanted).
         """
-        only = "" if checkpoint is None else f"AND checkpoint_id = {int(checkpoint)}"
-        rows = self._spark.sql(
-            f"""
-            SELECT checkpoint_id, attempt, incarnation, derived_from,
-                   {history_sql.stage(stage)}.lineage AS lineage,
-                   stages.stage AS names
-            FROM ({self._completed_sql()}) WHERE true {only}
-            ORDER BY checkpoint_id DESC LIMIT 1"""
-        ).collect()
-        if not rows:
-            raise self._not_completed(checkpoint)
-        if stage and rows[0].lineage is None:
-            raise no_stage_in_checkpoint(stage, rows[0].checkpoint_id, rows[0].names)
-        facts = self._spark.sql(
-            f"""
-            SELECT checkpoint_id, kind, stage, set_id, replaces FROM {self._facts}
-            WHERE kind = 'COMPACTED' AND stage = {history_sql.literal(stage)}"""
-        ).collect()
-        compacted = compacted_of(fact.asDict() for fact in facts)
-        lineage = lineage_of(stage, tuple(rows[0].lineage or ()), compacted)
-        return list(lineage), whose(rows[0].asDict())
-
-    def _not_completed(self, checkpoint: int | None) -> NotFoundError:
-        rows = self._spark.sql(
-            f"SELECT checkpoint_id, kind, reason FROM {self._facts} WHERE kind IN {_FACTS}"
-        ).collect()
-        by_code = {reason.code: reason for reason in FailureReason}
-        facts = [Fact(r.checkpoint_id, FactKind(r.kind), by_code.get(r.reason)) for r in rows]
-        barriers = self._spark.sql(
-            f"SELECT checkpoint_id FROM {self._barriers} WHERE kind <> 'END'"
-        ).collect()
-        return no_checkpoint(checkpoint, facts, {b.checkpoint_id for b in barriers})
+        asked = [] if checkpoint is None else [int(checkpoint)]
+        known = self._reader.known(named=asked, triggers=False)
+        found = (asked or known.there[-1:])[-1:]
+        if not found or found[0] not in known.there:
+            raise no_checkpoint(self._reader, checkpoint)
+        lineages = self._reader.lineages(found)[found[0]]
+        if stage and stage not in lineages:
+            raise no_stage_in_checkpoint(stage, found[0], lineages)
+        lineage = lineage_of(stage, lineages.get(stage, ()), known.compacted)
+        return list(lineage), whose_completed(known.completions[found[0]])
 
     def _history(self, columns: StageColumns) -> str:
         return history_sql.table(self._layout.state(columns.table))

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.errors import GraphError
 from absflow.storage.delta import tables, transactions
-from absflow.storage.delta.log import Commit, log_file, newest_version, parse_commit
+from absflow.storage.delta.log import Commit, log_file, parse_commit
 from absflow.storage.files import Files
 
 __all__ = [
@@ -235,7 +235,7 @@ class DeltaSink:
         """The table's qualified path and newest version; None if it is not there yet."""
         files = Files(spark)
         place = files.qualified(self.path)
-        return place, newest_version(files.names(f"{place}/_delta_log"))
+        return place, tables.found_version(files, place)
 
     def plan_restore(self, spark: SparkSession, cut: SinkCut) -> SinkRestore:
         """Find the version to go back to; what would be undone must be the job's own."""

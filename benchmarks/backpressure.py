@@ -32,8 +32,8 @@ from rich.console import Console
 
 import absflow
 from absflow.cli.reader import Reader
-from absflow.cli.records import CheckpointRecord
 from absflow.cli.tables import phases
+from absflow.facts.listing import CheckpointRecord
 
 ROWS = 4_000
 KEYS = 500
@@ -116,7 +116,7 @@ class Job:
 
     def checkpoints(self, since: float) -> list[CheckpointRecord]:
         """The completed ones that were triggered since."""
-        records = Reader(str(self._storage)).checkpoints()
+        records = Reader(str(self._storage)).history().shown
         done = [r for r in records if r.status.value == "COMPLETED"]
         return [r for r in done if r.triggered_at.timestamp() >= since]
 

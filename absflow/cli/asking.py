@@ -15,6 +15,7 @@ from deltalake.exceptions import DeltaError
 from absflow.cli.reader import Reader
 from absflow.errors import DeletionError, NotFoundError, SavepointFailedError, StorageError
 from absflow.facts.columns import REQUESTS
+from absflow.facts.reading import Answer
 from absflow.facts.stages import sentence_of
 from absflow.protocol.checkpoints import FactKind
 
@@ -69,9 +70,9 @@ def await_deletion(root: str, request: str, timeout_s: float) -> bool:
     for incarnation, ended, answer in _looks(root, request, timeout_s):
         newest = incarnation
         if answer is not None:
-            if answer["kind"] == FactKind.DELETED.value:
+            if answer.kind == FactKind.DELETED.value:
                 return True
-            raise DeletionError(f"nothing was deleted: {answer['cause']}")
+            raise DeletionError(f"nothing was deleted: {answer.cause}")
         if ended:
             return False
     raise DeletionError(
@@ -88,10 +89,10 @@ def await_answer(root: str, request: str, incarnation: int, timeout_s: float) ->
     """
     for newest, ended, answer in _looks(root, request, timeout_s):
         if answer is not None:
-            if answer["kind"] == FactKind.COMPLETED.value:
-                return int(answer["checkpoint_id"])
-            why = answer["reason"] and f"{answer['reason']}: {sentence_of(answer['reason'])}"
-            reasons = "; ".join(part for part in (why, answer["cause"]) if part)
+            if answer.kind == FactKind.COMPLETED.value:
+                return int(answer.checkpoint_id or 0)
+            why = answer.reason and f"{answer.reason}: {sentence_of(answer.reason)}"
+            reasons = "; ".join(part for part in (why, answer.cause) if part)
             raise SavepointFailedError(f"there is no savepoint: {reasons}")
         if newest != incarnation or ended:
             raise SavepointFailedError(
@@ -104,9 +105,7 @@ def await_answer(root: str, request: str, incarnation: int, timeout_s: float) ->
     )
 
 
-def _looks(
-    root: str, request: str, timeout_s: float
-) -> Iterator[tuple[int, str, dict[str, Any] | None]]:
+def _looks(root: str, request: str, timeout_s: float) -> Iterator[tuple[int, str, Answer | None]]:
     """The newest driver, how it has ended, and the answer if there is one: until time is up."""
     until = time.monotonic() + timeout_s
     while True:

@@ -27,8 +27,9 @@ from absflow.cli.options import (
     timeout_option,
 )
 from absflow.cli.reader import Reader
-from absflow.cli.records import CheckpointRecord, DeletionRecord
+from absflow.cli.records import DeletionRecord
 from absflow.errors import AbsflowError, DeletionError
+from absflow.facts.listing import CheckpointRecord
 from absflow.protocol.checkpoints import Status
 from absflow.protocol.recovery.attempts import parse_target
 from absflow.protocol.retention.inventory import RetentionPolicy
@@ -75,15 +76,13 @@ def history(
     """
     reader = Reader(root_of(storage, properties_file))
     stages = reader.stages
-    records = reader.checkpoints()
-    count = limited(limit, as_json)
-    shown = records if count is None else records[-count:]
+    record = reader.history(limited(limit, as_json))
     if as_json:
-        click.echo(documents.text(documents.history(records, shown)))
+        click.echo(documents.text(documents.history(record)))
         return
     console = open_console()
-    console.print(tables.history(shown, len(stages)))
-    console.print(tables.summary_line(records, len(shown)))
+    console.print(tables.history(record.shown, len(stages)))
+    console.print(tables.summary_line(record))
 
 
 @absflow.command()

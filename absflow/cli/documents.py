@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import date, datetime
 from decimal import Decimal
-from statistics import median
 from typing import Any
 
-from absflow.cli.records import CheckpointRecord, DeletionRecord, RetentionRecord, StateRecord
+from absflow.cli.records import DeletionRecord, RetentionRecord, StateRecord
+from absflow.facts.listing import CheckpointRecord, HistoryRecord
 from absflow.facts.records import stage_row
 from absflow.facts.stages import sentence_of
 from absflow.protocol.checkpoints import StageManifest, Status
@@ -42,23 +42,17 @@ __all__ = [
 Document = dict[str, Any]
 
 
-def summary(records: Sequence[CheckpointRecord]) -> Document:
+def summary(record: HistoryRecord) -> Document:
     """How many ended how, and how long a completed one takes."""
-    durations = [r.duration_ms for r in records if r.status is Status.COMPLETED]
     return {
-        **{s.value.lower(): sum(r.status is s for r in records) for s in Status},
-        "median_duration_ms": median(d or 0 for d in durations) if durations else None,
+        **{s.value.lower(): record.counts.get(s, 0) for s in Status},
+        "median_duration_ms": record.median_duration_ms,
     }
 
 
-def history(records: Sequence[CheckpointRecord], shown: Sequence[CheckpointRecord]) -> Document:
-    """All checkpoints in short.
-
-    Args:
-        records: all, which the summary is of.
-        shown: those to list.
-    """
-    return {"summary": summary(records), "checkpoints": [_short(r) for r in shown]}
+def history(record: HistoryRecord) -> Document:
+    """Checkpoints in short; the summary is of all."""
+    return {"summary": summary(record), "checkpoints": [_short(r) for r in record.shown]}
 
 
 def checkpoint(record: CheckpointRecord) -> Document:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from absflow.cli.documents import plain, sentence, summary
-from absflow.cli.records import CheckpointRecord, DeletionRecord, StateRecord
+from absflow.cli.records import DeletionRecord, StateRecord
+from absflow.facts.listing import CheckpointRecord, HistoryRecord
 from absflow.facts.stages import sentence_of
 from absflow.protocol.checkpoints import StageManifest, StageReport, Status
 from absflow.protocol.load import Backlog
@@ -79,14 +80,15 @@ def history(records: Iterable[CheckpointRecord], stage_count: int) -> Table:
     return table
 
 
-def summary_line(records: Sequence[CheckpointRecord], shown: int) -> str:
+def summary_line(history: HistoryRecord) -> str:
     """Counts and the median duration; says so if fewer than all are shown."""
-    numbers = summary(records)
+    numbers = summary(history)
     names = ["completed", "aborted", "pending", *(["deleted"] if numbers["deleted"] else [])]
     line = ", ".join(f"{_count(numbers[name])} {name}" for name in names)
     middle = numbers["median_duration_ms"]
     line += f"; median duration {_duration(middle)}" if middle is not None else ""
-    return line + (f" (the newest {shown} shown)" if shown < len(records) else "")
+    shown = len(history.shown)
+    return line + (f" (the newest {shown} shown)" if shown < history.total else "")
 
 
 def head(record: CheckpointRecord) -> Table:

@@ -13,6 +13,8 @@ from absflow.facts import columns, records
 from absflow.facts.driver_table import DriverTable
 from absflow.facts.fence import Fence
 from absflow.facts.lock import RootLock
+from absflow.facts.reading import FactReader
+from absflow.facts.spark_reader import SparkStorageReader
 from absflow.facts.writer import FactWriter
 from absflow.protocol.checkpoints import AttemptFact
 from absflow.protocol.restarts import RestartPolicy
@@ -148,6 +150,7 @@ class Claim:
             fingerprint=self._fingerprint,
             files=self._files,
             layout=self._layout,
+            facts=FactReader(SparkStorageReader(self._spark), self._layout),
         )
 
     def _claimed(self, path: str, schema: pa.Schema) -> DriverTable:

@@ -34,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 
 def fact_rows(spark: SparkSession, files: Files, path: str) -> list[dict[str, Any]]:
     """The rows of a driver's table; none if it is not there."""
-    if not files.names(f"{path}/_delta_log"):
+    if not tables.exists(files, path):
         return []
     return tables.rows_of(spark, path)
 
@@ -86,10 +86,6 @@ class DriverTable:
         self._unsure: list[dict[str, Any]] | None = None
         self._log = LogTail(files.read, files.names, path)
         self.others: int = self._log.version  # what is before was not read
-
-    def rows(self) -> list[dict[str, Any]]:
-        """All rows."""
-        return tables.rows_of(self._spark, self._path)
 
     def append(self, *rows: Mapping[str, Any]) -> None:
         """Append facts in one commit and see it in the log.

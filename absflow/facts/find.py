@@ -7,19 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from absflow.errors import NotFoundError
 from absflow.facts import records
-from absflow.facts.records import compacted_of, deleted_of, manifest_of, written_savepoints
-from absflow.facts.stages import no_checkpoint
-from absflow.protocol.checkpoints import (
-    AttemptFact,
-    Fact,
-    FactKind,
-    FailureReason,
-    Manifest,
-)
+from absflow.facts.absent import no_checkpoint
+from absflow.facts.reading import FactReader
+from absflow.facts.spark_reader import SparkStorageReader
+from absflow.protocol.checkpoints import AttemptFact, Manifest
 from absflow.protocol.lineage import shortened
 from absflow.protocol.recovery.attempts import Origin
 from absflow.protocol.recovery.branch import latest
@@ -29,9 +23,6 @@ from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 
 __all__ = ["FoundCheckpoint", "find_checkpoint"]
-
-# By these columns it is known whose a checkpoint is.
-_WHOSE = ("attempt", "incarnation", "derived_from")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,35 +58,26 @@ def find_checkpoint(
     """
     layout = Layout(root)
     for path in (layout.attempts, layout.checkpoints):
-        if not files.names(f"{path}/_delta_log"):
+        if not tables.exists(files, path):
             raise NotFoundError(
                 f"{root!r} is not the storage root of a job: there is no table {path!r}; "
                 "spark.absflow.restore.from takes latest, ID, or PATH#ID"
             )
-    table = tables.read(spark, layout.checkpoints)
-    names = ("checkpoint_id", "kind", "reason", *_WHOSE, "stage", "set_id", "replaces")
-    light = table.select(*names).where(F.col("checkpoint_id").isNotNull()).collect()
-    done = FactKind.COMPLETED.value
-    completed = {r.checkpoint_id: r for r in light if r.kind == done}
-    deleted = deleted_of(r.asDict() for r in light)
-    written = written_savepoints(r.asDict() for r in completed.values())
+    facts = FactReader(SparkStorageReader(spark), layout)
     rows = tables.rows_of(spark, layout.attempts)
+    attempts = records.attempts_of(rows)
+    origins = {a.origin.checkpoint_id for a in attempts if a.origin and a.origin.root == root}
+    named = origins if checkpoint_id is None else {*origins, checkpoint_id}
+    known = facts.known(named=named, triggers=False)
     if checkpoint_id is None:
-        of = {n: r.attempt for n, r in completed.items()}
-        newest = latest(root, records.attempts_of(rows), of, written, deleted)
+        newest = latest(root, attempts, known.attempts, known.written, known.deleted)
         if newest is not None and newest.root != root:
             return find_checkpoint(spark, files, newest.root, newest.checkpoint_id)
         checkpoint_id = newest.checkpoint_id if newest else None
-    if checkpoint_id is None or checkpoint_id not in completed.keys() - deleted:
-        by_code = {reason.code: reason for reason in FailureReason}
-        facts = [Fact(r.checkpoint_id, FactKind(r.kind), by_code.get(r.reason)) for r in light]
-        barriers = tables.read(spark, layout.barriers).where(F.col("checkpoint_id").isNotNull())
-        triggered = {r.checkpoint_id for r in barriers.select("checkpoint_id").collect()}
-        raise no_checkpoint(checkpoint_id, facts, triggered)
-    wanted = (F.col("checkpoint_id") == checkpoint_id) & (F.col("kind") == done)
-    manifest = manifest_of(table.where(wanted).toArrow().to_pylist()[0])
-    manifest = shortened(manifest, compacted_of(r.asDict() for r in light))
-    fact = completed[checkpoint_id]
+    if checkpoint_id is None or checkpoint_id not in known.there:
+        raise no_checkpoint(facts, checkpoint_id)
+    manifest = shortened(facts.manifests([checkpoint_id])[checkpoint_id], known.compacted)
+    fact = known.completions[checkpoint_id]
     details = {
         r["kind"]: json.loads(r["details"])
         for r in sorted(rows, key=lambda r: int(r["incarnation"]))
@@ -106,8 +88,8 @@ def find_checkpoint(
         Origin(root, checkpoint_id),
         manifest,
         fact.attempt,
-        cut_of(checkpoint_id, written),
-        details[AttemptFact.WRITTEN if checkpoint_id in written else AttemptFact.STARTED],
+        cut_of(checkpoint_id, known.written),
+        details[AttemptFact.WRITTEN if checkpoint_id in known.written else AttemptFact.STARTED],
         details[AttemptFact.READY]["sinks"],
         details[AttemptFact.READY]["published"],
     )

@@ -10,13 +10,14 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from absflow.errors import NotFoundError
 from absflow.facts import records
-from absflow.facts.records import compacted_of, deleted_of
-from absflow.facts.stages import Stages, stages_of, whose
-from absflow.protocol.checkpoints import TERMINAL, AttemptFact, Kind, StageColumns
+from absflow.facts.reading import FactReader, StorageReader
+from absflow.facts.stages import Stages, stages_of, whose_completed
+from absflow.protocol.checkpoints import AttemptFact, StageColumns
+from absflow.protocol.known import Known, summarise
 from absflow.protocol.recovery import attempts
 from absflow.protocol.retention.inventory import (
     Channel,
@@ -28,31 +29,10 @@ from absflow.protocol.retention.inventory import (
 )
 from absflow.storage.layout import Layout
 
-__all__ = ["JobInventory", "StorageReader", "gather"]
+__all__ = ["JobInventory", "gather", "of_facts"]
 
-_WHOSE = ("attempt", "incarnation", "derived_from")
-_FACTS = ("checkpoint_id", "kind", "type", *_WHOSE, "stage", "set_id", "replaces")
 _STARTS = ("attempt", "incarnation", "kind", "details", "restored_from")
-_TRIGGERS = ("checkpoint_id", "base_id", "kind")
 Row = Mapping[str, Any]
-
-
-class StorageReader(Protocol):
-    """How a storage root is looked into."""
-
-    def rows(
-        self, table: str, columns: Sequence[str], only: tuple[str, Collection[int]] | None = None
-    ) -> list[dict[str, Any]]:
-        """Rows of a table; ``only`` those with one of these values in this column."""
-
-    def values(self, table: str, column: str) -> frozenset[int]:
-        """The values that a partition column has in a table."""
-
-    def names(self, directory: str) -> list[str]:
-        """The names in a directory; empty if there is none."""
-
-    def read(self, path: str) -> str | None:
-        """The text of a file; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,76 +44,118 @@ class JobInventory:
         stages: the stages of every attempt.
         whose: by which description each completed checkpoint is to be read.
         sets: the sets in each table of state history, by stage and table.
+        known: the facts that it rests on.
     """
 
     inventory: Inventory
     stages: Stages
     whose: Mapping[int, tuple[int, int]]
     sets: Mapping[str, Mapping[str, frozenset[int]]]
+    known: Known
+
+    @property
+    def summary(self) -> Known:
+        """What the facts come to."""
+        there = self.inventory
+        lineages = {c.checkpoint_id: c.lineages for c in there.completed}
+        return summarise(self.known, lineages, there.attempt, {*there.attempts.values()})
 
     def columns(self, stage: str, checkpoint_id: int) -> StageColumns:
         """The stage as it was at a completed checkpoint."""
         return self.stages.by_attempt[self.whose[checkpoint_id]][stage]
 
 
-def gather(reader: StorageReader, layout: Layout, sinks: Mapping[str, str]) -> JobInventory:
+def gather(
+    reader: StorageReader,
+    layout: Layout,
+    sinks: Mapping[str, str],
+    asked: Collection[int] = (),
+) -> JobInventory:
     """Look into the storage root of a job that may be running.
 
     Args:
         reader: how to look.
         layout: where things lie.
         sinks: the stage of each on-checkpoint sink of the job.
+        asked: checkpoints that somebody asks about, whatever has become of them.
 
     Raises:
         NotFoundError: no attempt of a job was ever started there.
     """
-    started = reader.rows(layout.attempts, _STARTS)
+    started = reader.table(layout.attempts, _STARTS).to_pylist()
     attempts = _attempts(layout.root, started)
-    current = attempts[-1]
-    # Before the facts: what completes in between must be known, as pending or as completed.
-    triggers = reader.rows(layout.barriers, _TRIGGERS, ("attempt", [current.attempt]))
-    facts = reader.rows(layout.checkpoints, _FACTS)
-    whole = {r["checkpoint_id"]: r for r in facts if r["kind"] == "COMPLETED"}
-    done = {n: r["attempt"] for n, r in whole.items()}
-    graph = next(json.loads(r["details"]) for r in started if _is_start_of(r, current.attempt))
-    stages = stages_of(started)
-    savepoints = frozenset(n for n, r in whole.items() if r["type"] == Kind.SAVEPOINT.value)
+    current = attempts[-1].attempt
     origins = {a.attempt: _origin(layout.root, a) for a in attempts}
-    written = records.written_savepoints(whole.values()).keys()
-    own = {n for n, attempt in done.items() if attempt == current.attempt and n not in written}
-    bases = [max(some) for some in (own, own - savepoints) if some]
-    there = done.keys() - deleted_of(facts)
-    manifests = _manifests(reader, layout, {*there, *bases, origins[current.attempt]} & {*done})
+    facts = FactReader(reader, layout)
+    noted, begun = _published(reader, layout, current, sinks, started)
+    held = {**begun, **noted}
+    named = {*origins.values(), *asked, *held.values()} - {0}
+    known = facts.known(attempt=current, named=named)
+    graph = next(json.loads(r["details"]) for r in started if _is_start_of(r, current))
+    stages = stages_of(started)
+    goes_on_from = origins[current]
+    wanted = {n for n in known.completions if n not in known.deleted or n == goes_on_from}
+    manifests = facts.stages(wanted | _own(known, current))
     sets = {
         stage: {table: reader.values(layout.state(table), "set_id") for table in sorted(tables)}
         for stage, tables in _tables(stages, reader.names(layout.states)).items()
     }
+    done = known.attempts
     inventory = Inventory(
         attempts=origins,
-        ready=current.ready,
-        completed=tuple(_completed(n, done[n], manifests.get(n, ())) for n in done),
-        savepoints=savepoints,
-        written=frozenset(written),
-        deleted=deleted_of(facts),
-        compacted=compacted_of(facts),
-        **_under_way(triggers, facts),
+        ready=attempts[-1].ready,
+        **of_facts(known, manifests, current),
         sets={stage: frozenset().union(*there.values()) for stage, there in sets.items()},
         channels=_channels(
             reader,
             layout,
-            current.attempt,
+            current,
             graph,
             # A written savepoint was taken in no batch.
-            {n: manifest for n, manifest in manifests.items() if n in own},
+            {n: manifest for n, manifest in manifests.items() if n in _own(known, current)},
         ),
         sinks=tuple(
-            Sink(name, stage, _published(reader, layout, current.attempt, name, started, done))
+            Sink(name, stage, {done[held[name]]: held[name]} if held.get(name) in done else {})
             for name, stage in sinks.items()
         ),
         working=_attempts_in(reader.names(layout.works)),
         positions=_attempts_in(reader.names(layout.positions)),
     )
-    return JobInventory(inventory, stages, {n: whose(r) for n, r in whole.items()}, sets)
+    taken_by = {n: whose_completed(c) for n, c in known.completions.items()}
+    return JobInventory(inventory, stages, taken_by, sets, known)
+
+
+def of_facts(known: Known, manifests: Mapping[int, Sequence[Row]], current: int) -> dict[str, Any]:
+    """What facts say in an inventory.
+
+    Args:
+        known: the facts.
+        manifests: the stages in the manifests that may be needed.
+        current: the current attempt.
+    """
+    return {
+        "completed": tuple(
+            _completed(n, c.attempt, manifests.get(n, ()))
+            for n, c in sorted(known.completions.items())
+        ),
+        "savepoints": frozenset(n for n, c in known.completions.items() if c.savepoint),
+        "written": frozenset(known.written),
+        "deleted": known.deleted,
+        "compacted": known.compacted,
+        "pending": tuple(
+            Pending(t.barrier.checkpoint_id, t.barrier.base_id)
+            for t in known.pending
+            if t.attempt == current
+        ),
+        # Of what is newer it is not known whether something is pending below it.
+        "ended_id": min(known.triggered, known.ended_id),
+    }
+
+
+def _own(known: Known, current: int) -> set[int]:
+    """What the current attempt has taken, of that which matters."""
+    taken = (c for c in known.completions.values() if c.derived_from is None)
+    return {c.checkpoint_id for c in taken if c.attempt == current}
 
 
 def _attempts(root: str, started: Iterable[Row]) -> list[attempts.Attempt]:
@@ -159,30 +181,6 @@ def _origin(root: str, attempt: attempts.Attempt) -> int:
 
 def _plain(root: str) -> str:
     return re.sub("^file:/+", "/", root)
-
-
-def _under_way(triggers: Iterable[Row], facts: Iterable[Row]) -> dict[str, Any]:
-    """What is pending, and the newest id that has ended among those known then."""
-    ends = {r["checkpoint_id"] for r in facts if r["kind"] in TERMINAL}
-    triggers = [r for r in triggers if r["kind"] != Kind.END.value]
-    known = max((r["checkpoint_id"] for r in triggers), default=0)
-    pending = (
-        Pending(r["checkpoint_id"], r["base_id"])
-        for r in triggers
-        if r["checkpoint_id"] not in ends
-    )
-    # Of what is newer it is not known whether something is pending below it.
-    return {"pending": tuple(pending), "ended_id": min(known, max(ends, default=0))}
-
-
-def _manifests(
-    reader: StorageReader, layout: Layout, wanted: Collection[int]
-) -> dict[int, list[Row]]:
-    """The manifests that may be needed: of what is there, and of what the job goes on from."""
-    rows = reader.rows(
-        layout.checkpoints, ("checkpoint_id", "kind", "stages"), ("checkpoint_id", wanted)
-    )
-    return {r["checkpoint_id"]: r["stages"] for r in rows if r["kind"] == "COMPLETED"}
 
 
 def _completed(checkpoint_id: int, attempt: int, manifest: Sequence[Row]) -> Completed:
@@ -282,19 +280,21 @@ def _published(
     reader: StorageReader,
     layout: Layout,
     current: int,
-    sink: str,
+    sinks: Collection[str],
     started: Iterable[Row],
-    done: Mapping[int, int],
-) -> dict[int, int]:
-    """What a sink holds: the newest checkpoint, by its attempt."""
-    noted = reader.read(layout.published(sink, current))
+) -> tuple[dict[str, int], dict[str, int]]:
+    """The newest checkpoint that each sink has noted, and what it held when the attempt began."""
+    notes = {sink: reader.read(layout.published(sink, current)) for sink in sinks}
     begun = (
-        json.loads(r["details"])["published"].get(sink)
+        json.loads(r["details"])["published"]
         for r in started
         if r["kind"] == AttemptFact.READY and r["attempt"] == current
     )
-    newest = int(next(begun, None) or 0) if noted is None else int(noted)
-    return {done[newest]: newest} if newest in done else {}
+    held: Mapping[str, Any] = next(begun, {})
+    return (
+        {sink: int(note) for sink, note in notes.items() if note is not None},
+        {sink: int(held[sink] or 0) for sink in sinks if sink in held},
+    )
 
 
 def _attempts_in(names: Iterable[str]) -> frozenset[int]:

@@ -11,6 +11,7 @@ from dataclasses import asdict, fields
 from datetime import datetime, timezone
 from typing import Any
 
+from absflow.protocol.alignment_state import Barrier
 from absflow.protocol.checkpoints import (
     AttemptFact,
     ChannelState,
@@ -20,6 +21,7 @@ from absflow.protocol.checkpoints import (
     StageManifest,
     StageReport,
 )
+from absflow.protocol.known import Trigger
 from absflow.protocol.lineage import Compacted
 from absflow.protocol.load import Backlog, Load
 from absflow.protocol.recovery.attempts import Attempt, Origin
@@ -35,6 +37,7 @@ __all__ = [
     "stage_of",
     "stage_row",
     "timestamp",
+    "trigger_of",
     "written_savepoints",
 ]
 
@@ -84,6 +87,14 @@ def compacted_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Compacted, ...]:
 def deleted_of(rows: Iterable[Mapping[str, Any]]) -> frozenset[int]:
     """The ids with a DELETED fact in rows of ``checkpoints``."""
     return frozenset(r["checkpoint_id"] for r in rows if r["kind"] == FactKind.DELETED.value)
+
+
+def trigger_of(row: Mapping[str, Any]) -> Trigger:
+    """The trigger in a row of ``barriers`` that is no END."""
+    barrier = Barrier(
+        row["checkpoint_id"], row["base_id"], row["completed_id"], millis(row["triggered_at"])
+    )
+    return Trigger(barrier, row["attempt"], Kind(row["kind"]), row["request"] or "")
 
 
 def manifest_of(row: Mapping[str, Any]) -> Manifest:

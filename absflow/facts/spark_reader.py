@@ -1,14 +1,17 @@
-"""A storage root read with Spark, for the inventory."""
+"""A storage root read with Spark."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import and_, or_
 
-from pyspark.sql import SparkSession
+import pyarrow as pa
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
+from absflow.facts.reading import Match
 from absflow.storage.delta import tables
 from absflow.storage.files import Files
 
@@ -16,7 +19,11 @@ __all__ = ["SparkStorageReader"]
 
 
 class SparkStorageReader:
-    """The storage root through Spark; rows of state and channels are not read."""
+    """The storage root through Spark; rows of state and channels are not read.
+
+    Raises:
+        StorageError: from each method, if something cannot be read.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         """Look with ``spark``."""
@@ -25,17 +32,26 @@ class SparkStorageReader:
         self.names: Callable[[str], list[str]] = files.names
         self.read: Callable[[str], str | None] = files.read
 
-    def rows(
-        self, table: str, columns: Sequence[str], only: tuple[str, Collection[Any]] | None = None
-    ) -> list[dict[str, Any]]:
-        """Rows of a table; ``only`` those with one of these values in this column."""
-        frame = tables.read(self._spark, table).select(*columns)
-        if only is not None:
-            frame = frame.where(F.col(only[0]).isin(*only[1]))
-        return list(frame.toArrow().to_pylist())
+    def table(self, path: str, columns: Sequence[str], matches: Sequence[Match] = ()) -> pa.Table:
+        """Rows of a table that match one of these; without any, all."""
+        frame = tables.read(self._spark, path)
+        if matches:
+            frame = frame.where(reduce(or_, map(_wanted, matches)))
+        with tables.reading(path):
+            return frame.select(*columns).toArrow()
 
     def values(self, table: str, column: str) -> frozenset[int]:
         """The values of a partition column, from the paths of the files in the table's log."""
         files = tables.read(self._spark, table).inputFiles()
         found = (re.findall(rf"/{column}=(-?\d+)/", path) for path in files)
         return frozenset(int(values[-1]) for values in found if values)
+
+
+def _wanted(match: Match) -> Column:
+    """In a form by which Delta leaves out files: of a list of ids it sees only the ends."""
+    checkpoint_id = F.col("checkpoint_id")
+    parts: list[Column] = [F.col(name) == value for name, value in match.equal]
+    parts += [F.col("kind").isin(*match.kinds)] if match.kinds else []
+    parts += [] if match.first is None else [checkpoint_id >= match.first]
+    parts += [] if match.last is None else [checkpoint_id <= match.last]
+    return reduce(and_, parts)

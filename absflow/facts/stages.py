@@ -12,26 +12,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from absflow.errors import NotFoundError
-from absflow.protocol.checkpoints import (
-    AttemptFact,
-    Fact,
-    FactKind,
-    FailureReason,
-    StageColumns,
-    Status,
-    status_of,
-)
+from absflow.protocol.checkpoints import AttemptFact, FailureReason, StageColumns
+from absflow.protocol.known import Completion
 from absflow.protocol.recovery.savepoint_writer import NO_ATTEMPT
 
 __all__ = [
     "Stages",
     "check_key",
     "find_stage",
-    "no_checkpoint",
     "no_stage_in_checkpoint",
     "sentence_of",
     "stages_of",
     "whose",
+    "whose_completed",
 ]
 
 # An attempt and 0, or NO_ATTEMPT and the incarnation that wrote a savepoint.
@@ -67,6 +60,13 @@ def whose(row: Mapping[str, Any]) -> Whose:
     if row.get("derived_from") is None:
         return row["attempt"], 0
     return NO_ATTEMPT, row["incarnation"]
+
+
+def whose_completed(completion: Completion) -> Whose:
+    """As :func:`whose`, for a record."""
+    if completion.derived_from is None:
+        return completion.attempt, 0
+    return NO_ATTEMPT, completion.incarnation
 
 
 def stages_of(rows: Iterable[Mapping[str, Any]]) -> Stages:
@@ -139,43 +139,6 @@ def check_key(columns: StageColumns, asked: Collection[str], *, whole: bool = Fa
     missing = [name for name in columns.key if name not in asked]
     if whole and missing:
         raise NotFoundError(f"the key lacks {_names(missing)}; {has}; a null is given as None")
-
-
-def no_checkpoint(
-    asked: int | None, facts: Collection[Fact], triggered: Collection[int]
-) -> NotFoundError:
-    """The error for a checkpoint that is not completed.
-
-    Args:
-        asked: its id; None if the newest completed one was wanted, and there is none.
-        facts: all terminal facts, and the deletions.
-        triggered: the ids of all barrier rows.
-    """
-    deleted = {f.checkpoint_id for f in facts if f.kind is FactKind.DELETED}
-    ends = (f.checkpoint_id for f in facts if f.kind is FactKind.COMPLETED)
-    completed = [n for n in ends if n not in deleted]
-    there = (
-        f"completed are {len(completed)} from {min(completed)} to {max(completed)}"
-        if completed
-        else "none of the completed ones is left"
-        if deleted
-        else "none has completed yet"
-    )
-    if asked is None:
-        return NotFoundError(f"there is no completed checkpoint; {len(triggered)} were triggered")
-    fact = next((f for f in facts if f.checkpoint_id == asked), None)
-    if fact is None and asked not in triggered:
-        return NotFoundError(f"checkpoint {asked} was never triggered; {there}")
-    if asked in deleted:
-        return NotFoundError(
-            f"checkpoint {asked} was deleted; {there} (spark.absflow.checkpoint.retained says how "
-            "many are kept)"
-        )
-    if status_of(asked, facts) is Status.PENDING:
-        return NotFoundError(f"checkpoint {asked} is pending; {there}")
-    reason = fact.reason if fact else None
-    why = f" ({reason.code}: {reason.sentence})" if reason else ""
-    return NotFoundError(f"checkpoint {asked} was aborted{why}; {there}")
 
 
 def no_stage_in_checkpoint(stage: str, checkpoint_id: int, has: Iterable[str]) -> NotFoundError:

@@ -9,17 +9,10 @@ from typing import Any
 
 from absflow.facts.columns import REFUSED
 from absflow.facts.driver_table import DriverTable
-from absflow.facts.records import (
-    compacted_of,
-    manifest_of,
-    millis,
-    stage_row,
-    timestamp,
-    written_savepoints,
-)
+from absflow.facts.reading import FactReader
+from absflow.facts.records import stage_row, timestamp
 from absflow.protocol.alignment_state import Barrier
 from absflow.protocol.checkpoints import (
-    TERMINAL,
     Fact,
     FactKind,
     FailureReason,
@@ -39,8 +32,10 @@ from absflow.protocol.coordinator.messages import (
     WriteBarrier,
 )
 from absflow.protocol.coordinator.pending import Coordinator
+from absflow.protocol.known import Known
 from absflow.protocol.lineage import Compacted, shortened
-from absflow.protocol.recovery.attempts import Origin
+from absflow.protocol.recovery.attempts import Attempt, Origin
+from absflow.protocol.recovery.branch import branch_ids
 from absflow.protocol.recovery.savepoint_writer import WrittenSavepoint
 from absflow.storage.channel_state import channel_state
 from absflow.storage.files import Files
@@ -66,8 +61,10 @@ class FactWriter:
         fingerprint: str,
         files: Files,
         layout: Layout,
+        facts: FactReader,
     ) -> None:
-        """Write for ``attempt`` as driver number ``incarnation``."""
+        """Write for ``attempt`` as driver number ``incarnation``; read with ``facts``."""
+        self._facts = facts
         self._files = files
         self._layout = layout
         self._barriers = barriers
@@ -210,16 +207,25 @@ class FactWriter:
 
     def is_completed(self, checkpoint_id: int) -> bool:
         """Whether the manifest is there after all; asked when its commit raised."""
-        return any(
-            row["checkpoint_id"] == checkpoint_id and row["kind"] == FactKind.COMPLETED.value
-            for row in self._checkpoints.rows()
-        )
+        return self._facts.is_completed(checkpoint_id)
 
-    def completed(self) -> tuple[dict[int, int], dict[int, WrittenSavepoint]]:
-        """The attempt of each completed checkpoint, by id, and the written savepoints."""
-        done = FactKind.COMPLETED.value
-        rows = [row for row in self._checkpoints.rows() if row["kind"] == done]
-        return {row["checkpoint_id"]: row["attempt"] for row in rows}, written_savepoints(rows)
+    def completed(
+        self, root: str, attempts: Sequence[Attempt], since: int
+    ) -> tuple[dict[int, int], dict[int, WrittenSavepoint]]:
+        """The attempt of each checkpoint that has completed since, and the written savepoints.
+
+        Args:
+            root: the storage root, as origins name it.
+            attempts: all attempts under it.
+            since: a checkpoint on the branch, which is given, too; 0 for all that ever completed.
+        """
+        named = {a.origin.checkpoint_id for a in attempts if a.origin and a.origin.root == root}
+        known = self._facts.known(named=named, triggers=False)
+        completed = known.attempts | self._facts.completed_since(since)
+        if since and since not in branch_ids(root, attempts, completed, known.written)[0]:
+            # What comes before the first one that is missing may be any of them.
+            completed |= self._facts.completed_since(0)
+        return completed, known.written
 
     def recover(
         self,
@@ -239,53 +245,34 @@ class FactWriter:
             origin: the checkpoint that the attempt began with.
             full: the attempt's first snapshots must be full ones.
         """
-        rows = self._barriers.rows()
+        floor = origin.checkpoint_id if origin else 0
+        known = self._facts.known(attempt=self._attempt, named={floor} - {0})
         triggers = tuple(
-            Triggered(
-                Barrier(
-                    row["checkpoint_id"],
-                    row["base_id"],
-                    row["completed_id"],
-                    millis(row["triggered_at"]),
-                ),
-                Kind(row["kind"]),
-                row["request"] or "",
-                ours=row["attempt"] == self._attempt,
-            )
-            for row in rows
-            if row["kind"] != Kind.END.value
+            Triggered(t.barrier, t.kind, t.request, ours=t.attempt == self._attempt)
+            for t in known.pending
         )
-        ended = {
-            RootInput(row["stage"], row["input"])
-            for row in rows
-            if row["kind"] == Kind.END.value and row["attempt"] == self._attempt
-        }
-        rows_there = self._checkpoints.rows()
-        terminal = [row for row in rows_there if row["kind"] in TERMINAL]
-        facts = tuple(
-            Fact(row["checkpoint_id"], FactKind(row["kind"]), request=row["request"] or "")
-            for row in terminal
-        )
+        newest = Fact(known.ended_id, FactKind.ABORTED)  # ids rise above it, however it ended
         return machine.recover(
             topology,
             policy,
             now_ms,
             triggers,
-            facts,
-            self._goes_on_from(rows_there, None if full else origin),
-            frozenset(ended),
-            floor=origin.checkpoint_id if origin else 0,
+            (newest,) if known.ended_id else (),
+            self._goes_on_from(known, None if full else origin),
+            frozenset(RootInput(*end) for end in known.ends),
+            floor=floor,
         )
 
-    def _goes_on_from(self, rows: list[dict[str, Any]], origin: Origin | None) -> Manifest | None:
+    def _goes_on_from(self, known: Known, origin: Origin | None) -> Manifest | None:
         """The newest checkpoint that the attempt has taken, else the one that it began with."""
-        completed = [row for row in rows if row["kind"] == FactKind.COMPLETED.value]
+        taken = (c for c in known.completions.values() if c.attempt == self._attempt)
         # It does not go on from a written savepoint that was not restored.
-        mine = [r for r in completed if r["attempt"] == self._attempt and r["derived_from"] is None]
+        mine = [c.checkpoint_id for c in taken if c.derived_from is None]
         if origin is not None and not mine:
-            mine = [row for row in completed if row["checkpoint_id"] == origin.checkpoint_id]
-        newest = max(mine, key=lambda row: int(row["checkpoint_id"]), default=None)
-        return shortened(manifest_of(newest), compacted_of(rows)) if newest else None
+            mine = [n for n in known.completions if n == origin.checkpoint_id]
+        newest = max(mine, default=None)
+        found = [] if newest is None else self._facts.manifests([newest]).values()
+        return next((shortened(manifest, known.compacted) for manifest in found), None)
 
     def _fact(
         self, checkpoint_id: int, kind: FactKind, triggered_ms: int, now_ms: int

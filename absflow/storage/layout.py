@@ -34,6 +34,11 @@ class Layout:
         return f"{self.root}/checkpoints"
 
     @property
+    def summary(self) -> str:
+        """File: what old facts come to; without it all are read."""
+        return f"{self.root}/summary.json"
+
+    @property
     def states(self) -> str:
         """Directory: the state histories."""
         return f"{self.root}/state"

@@ -1,10 +1,14 @@
 """What is gathered from tables and directories that are no more than dictionaries."""
 
 import json
+from datetime import datetime, timezone
 
+import pyarrow as pa
 import pytest
 
+from absflow.cli.storage import expression
 from absflow.errors import NotFoundError
+from absflow.facts.columns import ATTEMPTS, BARRIERS, CHECKPOINTS
 from absflow.facts.inventory import gather
 from absflow.protocol.retention.inventory import Channel, InFlight, Pending, Sink
 from absflow.protocol.retention.plan import needed
@@ -20,10 +24,10 @@ class Memory:
     def __init__(self, tables, values, files):
         self.tables, self._values, self.files = tables, values, files
 
-    def rows(self, table, columns, only=None):
-        rows = [{name: row.get(name) for name in columns} for row in self.tables[table]]
-        full = zip(rows, self.tables[table], strict=True)
-        return [r for r, whole in full if only is None or whole.get(only[0]) in only[1]]
+    def table(self, path, columns, matches=()):
+        schema = {LAYOUT.attempts: ATTEMPTS, LAYOUT.barriers: BARRIERS}.get(path, CHECKPOINTS)
+        table = pa.Table.from_pylist(self.tables[path], schema=schema)
+        return (table.filter(expression(matches)) if matches else table).select(columns)
 
     def values(self, table, column):
         return frozenset(self._values[table, column])
@@ -63,7 +67,11 @@ def completed(n, attempt, batches, in_flight=None, **more):
 
 
 def trigger(n, base, kind="CHECKPOINT", attempt=2):
-    return {"checkpoint_id": n, "base_id": base, "kind": kind, "attempt": attempt}
+    at = datetime.now(tz=timezone.utc)
+    return {
+        **{"checkpoint_id": n, "base_id": base, "completed_id": base, "kind": kind},
+        **{"attempt": attempt, "triggered_at": at},
+    }
 
 
 def memory(commits=(5, 4), triggers=(), facts=(), note=None, direct=False):
@@ -175,7 +183,7 @@ def test_what_is_pending_and_what_is_too_new_to_tell():
 
 
 def test_deleted_and_compacted_facts_and_savepoints():
-    """The manifest of a deleted one is read only if the job goes on from it."""
+    """A deleted one is known only if the job goes on from it, and then its manifest is read."""
     facts = [
         completed(5, 2, {"a": 1}, type="SAVEPOINT"),
         {"kind": "DELETED", "checkpoint_id": 3},
@@ -190,11 +198,10 @@ def test_deleted_and_compacted_facts_and_savepoints():
         },
     ]
     there = gathered(facts=facts)
-    assert (there.deleted, there.savepoints) == ({3, 4}, {5})
+    assert (there.deleted, there.savepoints) == ({3}, {5})
     assert [c.set_id for c in there.compacted] == [-3]
     assert {c.checkpoint_id: dict(c.lineages) for c in there.completed} == {
         3: {"a": (3,), "b": (3,)},
-        4: {},
         5: {"a": (5,)},
     }
 

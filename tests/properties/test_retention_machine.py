@@ -27,7 +27,10 @@ class RetentionMachine(RuleBasedStateMachine):
     )
     def begin(self, retained, longest, savepoints_are_bases, knows_compactions):
         policy = RetentionPolicy(retained, longest)
-        self.world = World(policy, savepoints_are_bases, knows_compactions)
+        self.world = self.begin_world(policy, savepoints_are_bases, knows_compactions)
+
+    def begin_world(self, *given):
+        return World(*given)
 
     @rule(stage=st.sampled_from(STAGES), key=KEYS, value=VALUES)
     def work(self, stage, key, value):

@@ -51,6 +51,7 @@ def hurry() -> None:
     retention.RETAIN = "RETAIN 0 HOURS"
     retention.VACUUM_EVERY = 3.0
     retention.MANY_FILES = 10
+    retention.SUM_UP_EVERY = 5
 
 
 def _die() -> None:

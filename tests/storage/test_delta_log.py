@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from absflow.storage.delta.log import LogTail
+from absflow.storage.delta.log import LogTail, find_newest, has_commit
 
 FILES: dict[str, str] = {}
 
@@ -76,3 +76,38 @@ def test_a_torn_hint_of_an_empty_log() -> None:
     tail = LogTail(FILES.get, names, "t")
     commit(0, "app", 1)
     assert [c.version for c in tail.advance()] == [0]
+
+
+@pytest.mark.parametrize("hint", [None, "", 0, 3, 8])
+@pytest.mark.parametrize("newest", [*range(20), 100, 1023])
+def test_the_newest_version_is_found_without_a_list(newest: int, hint: int | str | None) -> None:
+    """By a few looks, from the last checkpoint on; a week's log has sixty thousand names."""
+    hint = min(hint, newest) if isinstance(hint, int) else hint
+    FILES.clear()
+    for version in range(hint or 0, newest + 1):
+        commit(version, "app", version)
+    if hint is not None:
+        FILES["t/_delta_log/_last_checkpoint"] = json.dumps({"version": hint}) if hint else "{"
+    looks: list[str] = []
+
+    def exists(path: str) -> bool:
+        looks.append(path)
+        return path in FILES
+
+    assert find_newest(FILES.get, exists, forbidden, "t") == newest
+    assert len(looks) <= 22
+    assert has_commit(exists, forbidden if hint in {None, "", 0} else names, "t")
+
+
+def test_no_table_has_no_version() -> None:
+    """A kill may leave the directory of a log with nothing in it; one without its start is read."""
+    FILES.clear()
+    assert find_newest(FILES.get, FILES.__contains__, names, "t") is None
+    assert not has_commit(FILES.__contains__, names, "t")
+    commit(7, "app", 7)
+    assert find_newest(FILES.get, FILES.__contains__, names, "t") == 7
+    assert has_commit(FILES.__contains__, names, "t")
+
+
+def forbidden(path: str) -> list[str]:
+    pytest.fail(f"{path} was listed")

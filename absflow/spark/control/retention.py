@@ -34,7 +34,9 @@ from pyspark.sql import functions as F
 from absflow.errors import FencedError, StorageError
 from absflow.facts.fence import Fence
 from absflow.facts.inventory import JobInventory, gather
+from absflow.facts.reading import FactReader
 from absflow.facts.spark_reader import SparkStorageReader
+from absflow.facts.summary import text_of
 from absflow.protocol.lineage import Compacted
 from absflow.protocol.retention.deletion import Deletion, obey
 from absflow.protocol.retention.inventory import (
@@ -70,8 +72,13 @@ REST = 9.0
 RETAIN = ""
 # Seconds from one VACUUM of a table to the next.
 VACUUM_EVERY = 1200.0
+# Checkpoints from one summary of old facts to the next; so many are read one by one.
+SUM_UP_EVERY = 1000
 # Files of a table of facts, one or more for each commit, at which they are put together.
 MANY_FILES = 200
+# Of a file that is left as it is then, so that old facts are not written again and again. It has
+# those of one time, so that who asks for some ids need not open the others.
+WHOLE_BYTES = 16_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +150,7 @@ class Retention:
         self._spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
         # A full VACUUM lists with so many tasks, by default 10,000.
         self._spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
+        self._spark.conf.set("spark.databricks.delta.optimize.minFileSize", str(WHOLE_BYTES))
         self._files = Files(self._spark)
         self._layout = root.layout
         settings = job.settings
@@ -209,8 +217,10 @@ class Retention:
 
     def _clean(self) -> None:
         self._check_open()
-        found = gather(SparkStorageReader(self._spark), self._layout, self._sinks)
-        there = self._answer(found.inventory)
+        asked = tuple(self._deletions)
+        ids = {n for deletion in asked for n in deletion.checkpoint_ids}
+        found = gather(SparkStorageReader(self._spark), self._layout, self._sinks, ids)
+        there = self._answer(found.inventory, asked)
         actions = plan(there, self._policy)
         deleted = [a.checkpoint_id for a in actions if isinstance(a, DeleteManifest)]
         if deleted:
@@ -221,7 +231,15 @@ class Retention:
 
         for action in compact(there, self._policy, tried):
             tried(action)
+        self._try("the summary of old facts", partial(self._sum_up, found))
         self._tidy(found)
+
+    def _sum_up(self, found: JobInventory) -> None:
+        """Say what old facts come to, so that nobody needs to read them."""
+        summary = found.summary
+        if summary.upto >= found.known.upto + SUM_UP_EVERY:
+            version = tables.newest_version(self._files, self._layout.checkpoints)
+            self._files.write(self._layout.summary, text_of(summary, version))
 
     def _try(self, what: str, act: Callable[[], None]) -> bool:
         """Carry one thing out; whether it was done. If not, the next plan has it again."""
@@ -243,15 +261,13 @@ class Retention:
             return False
         return True
 
-    def _answer(self, there: Inventory) -> Inventory:
+    def _answer(self, there: Inventory, asked: Sequence[Deletion]) -> Inventory:
         """Answer all who want something deleted; what is there then."""
-        asked = tuple(self._deletions)
         if not asked:
             return there
-        requests = [deletion.request for deletion in asked]
-        reader = SparkStorageReader(self._spark)
-        rows = reader.rows(self._layout.checkpoints, ["request"], ("request", requests))
-        for verdict in obey(there, asked, {row["request"] for row in rows}):
+        facts = FactReader(SparkStorageReader(self._spark), self._layout)
+        answered = facts.answered([deletion.request for deletion in asked])
+        for verdict in obey(there, asked, answered):
             _LOG.info("retention: %s", verdict)
             self._write(FactWanted(verdict.delete, verdict.request, verdict.refused))
             there = replace(there, deleted=there.deleted.union(verdict.delete))

@@ -264,10 +264,9 @@ def _publications(
     """By on-checkpoint sink, the checkpoints that completed and were not published."""
     if not job.graph.published:
         return {}
-    completed, written = facts.completed()
     attempts = [a for a in attempts_of(decision.rows) if a.attempt != decision.attempt]
     attempts.append(Attempt(decision.attempt, decision.origin, ready=True))
-    missing: dict[str, list[Publication]] = {}
+    published: dict[str, int] = {}
     for name in job.graph.published:
         if name not in ready["published"]:
             raise GraphError(
@@ -275,8 +274,10 @@ def _publications(
                 "restore from a checkpoint (spark.absflow.restore.from=latest)"
             )
         noted = published_by(root.files, root.layout, decision.attempt, name)
-        last = ready["published"][name] if noted is None else noted
-        missing[name] = publication.unpublished(
-            root.layout.root, attempts, completed, written, last
-        )
-    return missing
+        published[name] = ready["published"][name] if noted is None else noted
+    root_path = root.layout.root
+    completed, written = facts.completed(root_path, attempts, min(published.values()))
+    return {
+        name: publication.unpublished(root_path, attempts, completed, written, last)
+        for name, last in published.items()
+    }

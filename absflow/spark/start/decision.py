@@ -13,7 +13,9 @@ from typing import Any
 
 from absflow.errors import GraphError, NotFoundError, RestoreError
 from absflow.facts.driver_table import fact_rows
-from absflow.facts.records import attempts_of, details_of, written_savepoints
+from absflow.facts.reading import FactReader
+from absflow.facts.records import attempts_of, details_of
+from absflow.facts.spark_reader import SparkStorageReader
 from absflow.graph.description import check_unchanged
 from absflow.protocol.checkpoints import AttemptFact
 from absflow.protocol.recovery.attempts import (
@@ -30,7 +32,7 @@ from absflow.spark.model import JobSpec
 from absflow.spark.start.restore_check import plan_restore
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.start.row_order import check_row_order
-from absflow.storage.delta.log import newest_version
+from absflow.storage.delta import tables
 from absflow.storage.files import Files
 from absflow.storage.root import StorageRoot
 
@@ -116,8 +118,7 @@ def decide_start(root: StorageRoot, job: JobSpec) -> StartDecision:
         NotFoundError: there is no such checkpoint.
         RestoreError: the checkpoint cannot be restored as asked.
     """
-    log = root.files.names(f"{root.layout.attempts}/_delta_log")
-    found = newest_version(log)
+    found = tables.found_version(root.files, root.layout.attempts)
     rows = fact_rows(root.spark, root.files, root.layout.attempts)
     start, restore = _start(root, job, rows)
     if restore is not None and restore.problems:
@@ -158,9 +159,10 @@ def _start(
 
 def _written(root: StorageRoot, rows: Sequence[Mapping[str, Any]]) -> Collection[int]:
     """The written savepoints, where they count: in a job that was never started."""
-    if not rows or attempts_of(rows):
+    if not rows or attempts_of(rows) or not tables.exists(root.files, root.layout.checkpoints):
         return ()  # to read one more table costs a start
-    return written_savepoints(fact_rows(root.spark, root.files, root.layout.checkpoints))
+    facts = FactReader(SparkStorageReader(root.spark), root.layout)
+    return facts.known(triggers=False).written
 
 
 def _target(files: Files, settings: Settings) -> RestoreTarget | None:

@@ -24,10 +24,13 @@ from absflow.facts.claim import Claim
 from absflow.facts.driver_table import fact_rows
 from absflow.facts.find import FoundCheckpoint, find_checkpoint
 from absflow.facts.lock import hold
+from absflow.facts.reading import FactReader
+from absflow.facts.spark_reader import SparkStorageReader
 from absflow.graph.description import describe, fingerprint
 from absflow.protocol.alignment_state import Barrier
 from absflow.protocol.checkpoints import AttemptFact, Kind
 from absflow.protocol.coordinator.messages import WriteBarrier
+from absflow.protocol.known import Known
 from absflow.protocol.recovery import savepoint_writer
 from absflow.protocol.recovery.attempts import Attempt
 from absflow.protocol.recovery.savepoint_writer import NO_ATTEMPT
@@ -112,8 +115,7 @@ def _base(
             "restore was not finished; start the job, which finishes it, and stop it again"
         )
     if base is None:
-        facts = fact_rows(root.spark, root.files, root.layout.checkpoints)
-        if attempts or records.written_savepoints(facts):
+        if attempts or _known(root).written:
             raise StateError(
                 f"a savepoint without a base begins a job, but {path!r} is not new; give "
                 "the checkpoint that it is made from (base=ID or base='latest'), or another "
@@ -130,6 +132,14 @@ def _base(
             "complete one under its own first"
         )
     return found
+
+
+def _known(root: StorageRoot) -> Known:
+    """What is known of the checkpoints under a root that may be new."""
+    tables_there = (root.layout.barriers, root.layout.checkpoints)
+    if not all(tables.exists(root.files, path) for path in tables_there):
+        return Known()
+    return FactReader(SparkStorageReader(root.spark), root.layout).known()
 
 
 def _name_in(job: JobSpec, stage: str, base: FoundCheckpoint | None) -> str:
@@ -204,11 +214,10 @@ class _Writing:
         return savepoint_id
 
     def _next_id(self) -> int:
-        paths = (self._layout.barriers, self._layout.checkpoints)
-        rows = [row for path in paths for row in fact_rows(self._spark, self._files, path)]
+        known = _known(self._root)
         origins = [a.origin for a in records.attempts_of(self._rows)]
-        ids = [row["checkpoint_id"] or 0 for row in rows]
-        return max([0, *ids, *(o.checkpoint_id for o in origins if o)]) + 1
+        ids = (o.checkpoint_id for o in origins if o)
+        return max([known.triggered, known.ended_id, *ids]) + 1
 
     def _known(self) -> list[dict[str, Any]]:
         """Every description under the storage root, the newest first."""

@@ -21,6 +21,8 @@ __all__ = [
     "actions_of",
     "commit_of",
     "find_commit",
+    "find_newest",
+    "has_commit",
     "log_file",
     "newest_version",
     "parse_commit",
@@ -121,6 +123,54 @@ def newest_version(names: Iterable[str]) -> int | None:
     return max(_versions(names), default=None)
 
 
+def find_newest(
+    read: Callable[[str], str | None],
+    exists: Callable[[str], bool],
+    names: Callable[[str], Sequence[str]],
+    table: str,
+) -> int | None:
+    """The newest version of a table; None if there is none.
+
+    A log of a week has many thousand files, so it is listed only if there is no other way: versions
+    have no gap, so a few looks find the last one.
+    """
+    known = _last_checkpoint(read, table)
+    if known is None:
+        if not exists(log_file(table, 0)):
+            return newest_version(names(_log(table)))
+        known = 0
+    step = 1
+    while exists(log_file(table, known + step)):
+        known, step = known + step, 2 * step
+    while step > 1:
+        step //= 2
+        known += step if exists(log_file(table, known + step)) else 0
+    return known
+
+
+def has_commit(
+    exists: Callable[[str], bool], names: Callable[[str], Sequence[str]], table: str
+) -> bool:
+    """Whether there is a table: a kill may leave the directory of its log empty."""
+    looks = (log_file(table, 0), f"{_log(table)}/_last_checkpoint")
+    return any(exists(path) for path in looks) or newest_version(names(_log(table))) is not None
+
+
+def _last_checkpoint(read: Callable[[str], str | None], table: str) -> int | None:
+    """The version of a table's last checkpoint; None if the log does not say."""
+    hint = read(f"{_log(table)}/_last_checkpoint")
+    try:
+        return None if hint is None else int(json.loads(hint)["version"])
+    except ValueError:
+        # Delta does not put this file in place whole, so a kill may leave it empty, and Delta then
+        # goes by what is there.
+        return None
+
+
+def _log(table: str) -> str:
+    return f"{table}/_delta_log"
+
+
 def _versions(names: Iterable[str]) -> list[int]:
     stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
     return [int(s) for s in stems if s.isdecimal() and len(s) == _VERSION_DIGITS]
@@ -178,15 +228,13 @@ class LogTail:
         self.transactions: dict[str, int] = {}
 
     def _begin(self, names: Callable[[str], Sequence[str]]) -> int:
-        hint = self._read(f"{self._table}/_delta_log/_last_checkpoint")
-        if hint is None:
+        known = _last_checkpoint(self._read, self._table)
+        if known is not None:
+            return known
+        # Most logs without a checkpoint begin with the table.
+        if self._read(log_file(self._table, 0)) is not None:
             return -1
-        try:
-            return int(json.loads(hint)["version"])
-        except ValueError:
-            # Delta does not put this file in place whole, so a kill may leave it empty, and Delta
-            # then goes by what is there.
-            return min(_versions(names(f"{self._table}/_delta_log")), default=0) - 1
+        return min(_versions(names(_log(self._table))), default=0) - 1
 
     def advance(self) -> list[Commit]:
         """The commits since the last call, in order; if a file cannot be read, none is passed."""

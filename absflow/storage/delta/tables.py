@@ -32,6 +32,8 @@ __all__ = [
     "COMMITTED_OFTEN",
     "JOB_PROPERTIES",
     "create",
+    "exists",
+    "found_version",
     "newest_version",
     "read",
     "reading",
@@ -77,7 +79,7 @@ def create(
         StorageError: if it cannot be created.
     """
     files = Files(spark)
-    if files.names(f"{path}/_delta_log"):
+    if exists(files, path):
         return  # asking Delta costs half a second for each table at every start
     builder = DeltaTable.createIfNotExists(spark).location(files.qualified(path))
     builder = builder.addColumns(from_arrow_schema(schema))
@@ -125,13 +127,23 @@ def reading(path: str) -> Iterator[None]:
         ) from error
 
 
+def exists(files: Files, path: str) -> bool:
+    """Whether there is a table at ``path``."""
+    return log.has_commit(files.exists, files.names, path)
+
+
+def found_version(files: Files, path: str) -> int | None:
+    """The newest version of the table at ``path``; None if there is none."""
+    return log.find_newest(files.read, files.exists, files.names, path)
+
+
 def newest_version(files: Files, path: str) -> int:
     """The newest version of the table at ``path``.
 
     Raises:
         StorageError: if there is none.
     """
-    version = log.newest_version(files.names(f"{path}/_delta_log"))
+    version = found_version(files, path)
     if version is None:
         raise StorageError(f"there is no Delta table at {path!r}")
     return version

@@ -1,0 +1,41 @@
+"""What is said of a checkpoint that cannot be read."""
+
+from __future__ import annotations
+
+from absflow.errors import NotFoundError
+from absflow.facts.reading import FactReader
+
+__all__ = ["no_checkpoint"]
+
+
+def no_checkpoint(facts: FactReader, asked: int | None) -> NotFoundError:
+    """The error for a checkpoint that is not completed.
+
+    Args:
+        facts: those of the job.
+        asked: its id; None if the newest completed one was wanted, and there is none.
+    """
+    known = facts.known(named=[] if asked is None else [asked])
+    there = (
+        f"completed are {len(known.there)} from {known.there[0]} to {known.there[-1]}"
+        if known.there
+        else "none of the completed ones is left"
+        if known.done_count
+        else "none has completed yet"
+    )
+    if asked is None:
+        count = known.done_count + known.aborted_count + len(known.pending)
+        return NotFoundError(f"there is no completed checkpoint; {count} were triggered")
+    if asked in known.completions:
+        return NotFoundError(
+            f"checkpoint {asked} was deleted; {there} (spark.absflow.checkpoint.retained says how "
+            "many are kept)"
+        )
+    if any(trigger.barrier.checkpoint_id == asked for trigger in known.pending):
+        return NotFoundError(f"checkpoint {asked} is pending; {there}")
+    aborted = facts.aborted(asked)
+    if aborted is None:
+        return NotFoundError(f"checkpoint {asked} was never triggered; {there}")
+    reason = aborted.reason
+    why = f" ({reason.code}: {reason.sentence})" if reason else ""
+    return NotFoundError(f"checkpoint {asked} was aborted{why}; {there}")

@@ -1,0 +1,314 @@
+"""How facts are read: what is asked for, and no more.
+
+Here, and nowhere else, is known what the rows of ``barriers`` and ``checkpoints`` look like that
+are read; everybody else gets records. What is asked of old facts is in a summary
+(:mod:`absflow.protocol.known`); the rest is asked for by ids and kinds, by which Delta and Parquet
+leave out files and parts of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from absflow.facts.records import compacted_of, manifest_of, trigger_of
+from absflow.facts.summary import read_summary
+from absflow.protocol.checkpoints import (
+    TERMINAL,
+    Fact,
+    FactKind,
+    FailureReason,
+    Kind,
+    Manifest,
+)
+from absflow.protocol.known import Completion, Known, bases_since, matter, runs
+from absflow.storage.layout import Layout
+
+__all__ = ["Answer", "FactReader", "Match", "StorageReader"]
+
+_COMPLETED, _ABORTED = FactKind.COMPLETED.value, FactKind.ABORTED.value
+_DELETED, _COMPACTED = FactKind.DELETED.value, FactKind.COMPACTED.value
+_KINDS = tuple(kind.value for kind in FactKind)
+_LIGHT = (
+    *("checkpoint_id", "kind", "type", "attempt", "incarnation", "derived_from"),
+    *("stage", "set_id", "replaces"),
+)
+_TRIGGER = (
+    *("attempt", "checkpoint_id", "base_id", "completed_id", "kind", "request"),
+    *("stage", "input", "triggered_at"),
+)
+_ENDED = (
+    *("checkpoint_id", "kind", "type", "attempt", "base_id", "triggered_at", "ended_at"),
+    *("duration_ms", "reason", "cause", "stages", "versions"),
+)
+_MANIFEST = (
+    *("checkpoint_id", "kind", "type", "request", "base_id", "derived_from", "triggered_at"),
+    "stages",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Rows that are asked for: those for which all of this holds.
+
+    Attributes:
+        first: their checkpoint's id is not lower.
+        last: nor higher.
+        kinds: they are of one of these kinds; empty for any.
+        equal: their values in other columns.
+    """
+
+    first: int | None = None
+    last: int | None = None
+    kinds: tuple[str, ...] = ()
+    equal: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A row of ``checkpoints`` that answers a request: a fact, or a refusal."""
+
+    kind: str
+    checkpoint_id: int | None
+    reason: str | None
+    cause: str | None
+
+
+class StorageReader(Protocol):
+    """How a storage root is looked into."""
+
+    def table(self, path: str, columns: Sequence[str], matches: Sequence[Match] = ()) -> pa.Table:
+        """Rows of a table that match one of these; without any, all. Their order is no matter."""
+
+    def values(self, table: str, column: str) -> frozenset[int]:
+        """The values that a partition column has in a table."""
+
+    def names(self, directory: str) -> list[str]:
+        """The names in a directory; empty if there is none."""
+
+    def read(self, path: str) -> str | None:
+        """The text of a file; None if there is none."""
+
+
+class FactReader:
+    """The facts of one job."""
+
+    def __init__(self, reader: StorageReader, layout: Layout) -> None:
+        """Read with ``reader``."""
+        self._reader = reader
+        self._layout = layout
+
+    @cached_property
+    def _summary(self) -> Known:
+        """Read once: an older one is as good, and goes with what the reader has seen since."""
+        return read_summary(self._reader, self._layout)
+
+    def known(
+        self, *, attempt: int = 0, named: Collection[int] = (), triggers: bool = True
+    ) -> Known:
+        """All that matters of the job's checkpoints.
+
+        Args:
+            attempt: the current one, which may go on from a deleted checkpoint.
+            named: checkpoints to be looked up, whatever has become of them.
+            triggers: whether to look for what is pending.
+        """
+        summary = self._summary
+        # Before the facts: what completes in between must be known, as pending or as completed.
+        barriers = self._barriers(summary.upto, attempt) if triggers else None
+        asked = {*summary.completions, *named}
+        matches = [Match(summary.upto + 1, None, _KINDS)] if summary.upto else [Match(kinds=_KINDS)]
+        old = (n for n in asked if n <= summary.upto)
+        matches += [Match(first, last, _KINDS) for first, last in runs(old)]
+        facts = self._reader.table(self._layout.checkpoints, _LIGHT, matches)
+        ended = _with_ends(summary, facts)
+        known = ended if barriers is None else _with_triggers(ended, barriers)
+        since = bases_since(known.pending, attempt)
+        if since is not None and since <= known.upto:
+            only = [Match(since, known.upto, _KINDS)]
+            more = self._reader.table(self._layout.checkpoints, _LIGHT, only)
+            facts = pa.concat_tables([facts, more])
+            asked |= {*more["checkpoint_id"].to_pylist()}
+        return _with_completions(known, facts, attempt, asked, since)
+
+    def _barriers(self, upto: int, attempt: int) -> pa.Table:
+        wanted = [Match(kinds=(Kind.END.value,), equal=(("attempt", attempt),))] if attempt else []
+        kinds = tuple(kind.value for kind in Kind if kind is not Kind.END)
+        wanted.append(Match(upto + 1, None, kinds) if upto else Match(kinds=kinds))
+        return self._reader.table(self._layout.barriers, _TRIGGER, wanted)
+
+    def manifests(self, ids: Collection[int]) -> dict[int, Manifest]:
+        """The manifests of completed checkpoints, as they were committed."""
+        rows = self._rows(ids, _MANIFEST, (_COMPLETED,))
+        return {row["checkpoint_id"]: manifest_of(row) for row in rows}
+
+    def stages(self, ids: Collection[int]) -> dict[int, list[dict[str, Any]]]:
+        """The stages in the manifests of completed checkpoints, as they are stored."""
+        rows = self._rows(ids, ("checkpoint_id", "kind", "stages"), (_COMPLETED,))
+        return {row["checkpoint_id"]: row["stages"] for row in rows}
+
+    def lineages(self, ids: Collection[int]) -> dict[int, dict[str, tuple[int, ...]]]:
+        """The lineage of each stage in the manifests of completed checkpoints."""
+        return {
+            n: {stage["stage"]: tuple(stage["lineage"]) for stage in stages}
+            for n, stages in self.stages(ids).items()
+        }
+
+    def ended(self, ids: Collection[int]) -> list[dict[str, Any]]:
+        """The terminal facts of these checkpoints, as they are stored."""
+        return self._rows(ids, _ENDED, tuple(sorted(TERMINAL)))
+
+    def newest_ended(self, known: Known, limit: int | None) -> set[int]:
+        """The newest checkpoints with a terminal fact, at least so many if there are; or all."""
+        ids = {*known.done, *known.aborted}
+        wide, upto = limit or 0, known.upto
+        while upto and (limit is None or len(ids) < limit):
+            wide *= 2
+            first = 1 if limit is None else max(1, upto - wide)
+            only = [Match(first, upto, tuple(sorted(TERMINAL)))]
+            columns = ("checkpoint_id", "kind")
+            found = self._reader.table(self._layout.checkpoints, columns, only)
+            ids.update(found["checkpoint_id"].to_pylist())
+            upto = first - 1
+        return ids
+
+    def durations(self, ids: Collection[int]) -> list[int]:
+        """How long completed checkpoints took, in ms."""
+        rows = self._rows(ids, ("checkpoint_id", "kind", "duration_ms"), (_COMPLETED,))
+        return [row["duration_ms"] or 0 for row in rows]
+
+    def aborted(self, checkpoint_id: int) -> Fact | None:
+        """The fact that a checkpoint was aborted; None if it was not, or is not yet."""
+        columns = ("checkpoint_id", "kind", "reason", "request")
+        rows = self._rows([checkpoint_id], columns, (_ABORTED,))
+        by_code = {reason.code: reason for reason in FailureReason}
+        facts = (
+            Fact(checkpoint_id, FactKind.ABORTED, by_code.get(r["reason"]), r["request"] or "")
+            for r in rows
+        )
+        return next(facts, None)
+
+    def is_completed(self, checkpoint_id: int) -> bool:
+        """Whether a manifest was committed."""
+        return bool(self._rows([checkpoint_id], ("checkpoint_id", "kind"), (_COMPLETED,)))
+
+    def answer(self, request: str) -> Answer | None:
+        """What answers a request; None while nothing does."""
+        only = [Match(equal=(("request", request),))]
+        columns = ("checkpoint_id", "kind", "reason", "cause")
+        rows = self._reader.table(self._layout.checkpoints, columns, only).to_pylist()
+        answers = (Answer(r["kind"], r["checkpoint_id"], r["reason"], r["cause"]) for r in rows)
+        return next(answers, None)
+
+    def answered(self, requests: Collection[str]) -> frozenset[str]:
+        """Those of these requests that have an answer."""
+        only = [Match(equal=(("request", request),)) for request in requests]
+        found = self._reader.table(self._layout.checkpoints, ("request",), only)
+        return frozenset(found["request"].to_pylist())
+
+    def completed_since(self, checkpoint_id: int) -> dict[int, int]:
+        """The attempt of each completed checkpoint from this one on, deleted ones included."""
+        only = [Match(checkpoint_id or None, None, (_COMPLETED,))]
+        columns = ("checkpoint_id", "attempt", "kind")
+        done = self._reader.table(self._layout.checkpoints, columns, only)
+        ids, attempts = (done[name].to_pylist() for name in ("checkpoint_id", "attempt"))
+        return dict(zip(ids, attempts, strict=True))
+
+    def _rows(
+        self, ids: Collection[int], columns: Sequence[str], kinds: tuple[str, ...]
+    ) -> list[dict[str, Any]]:
+        if not ids:
+            return []
+        only = [Match(first, last, kinds) for first, last in runs(ids)]
+        found = self._reader.table(self._layout.checkpoints, columns, only)
+        return list(found.filter(_among(found["checkpoint_id"], ids)).to_pylist())
+
+
+def _with_ends(known: Known, facts: pa.Table) -> Known:
+    done, aborted = (facts.filter(pc.equal(facts["kind"], k)) for k in (_COMPLETED, _ABORTED))
+    return replace(known, done=_above(done, known.upto), aborted=_above(aborted, known.upto))
+
+
+def _with_completions(
+    known: Known, facts: pa.Table, attempt: int, asked: Collection[int], since: int | None
+) -> Known:
+    ids = facts["checkpoint_id"]
+    # The ranges that were asked for have others in between.
+    facts = facts.filter(pc.or_(pc.greater(ids, known.upto), _among(ids, asked)))
+    by_kind = {kind: facts.filter(pc.equal(facts["kind"], kind)) for kind in _KINDS}
+    deleted = by_kind[_DELETED]["checkpoint_id"]
+    found = _completions(by_kind[_COMPLETED], deleted, attempt, asked, since)
+    completions = {**known.completions, **found}
+    gone = set(_among_both(deleted, completions)) | known.deleted
+    mattering = matter(completions.values(), gone, attempt, asked, since)
+    compacted = compacted_of(by_kind[_COMPACTED].to_pylist())
+    return replace(
+        known,
+        completions={n: c for n, c in completions.items() if n in mattering},
+        deleted=frozenset(gone & mattering),
+        compacted=tuple(dict.fromkeys((*known.compacted, *compacted))),
+    )
+
+
+def _completions(
+    done: pa.Table,
+    deleted: pa.ChunkedArray,
+    attempt: int,
+    asked: Collection[int],
+    since: int | None,
+) -> dict[int, Completion]:
+    """Those that may :func:`matter`: of many, few become records."""
+    ids, bases = done["checkpoint_id"], done["derived_from"]
+    own = pc.and_(pc.equal(done["attempt"], attempt), pc.is_null(bases))
+    clock = pc.and_(own, pc.not_equal(pc.fill_null(done["type"], ""), Kind.SAVEPOINT.value))
+    newest = pc.max(ids.filter(clock)).as_py() or 0
+    newest = newest if since is None else min(newest, since)
+    may = pc.invert(pc.is_in(ids, value_set=deleted.combine_chunks()))
+    may = pc.or_(may, pc.and_(own, pc.greater_equal(ids, newest)))
+    may = pc.or_(may, pc.is_valid(bases))
+    may = pc.or_(may, _among(ids, {*asked, *bases.drop_null().to_pylist()}))
+    return {
+        row["checkpoint_id"]: Completion(
+            row["checkpoint_id"],
+            row["attempt"],
+            row["incarnation"] or 0,
+            row["type"] == Kind.SAVEPOINT.value,
+            row["derived_from"],
+        )
+        for row in done.filter(may).to_pylist()
+    }
+
+
+def _with_triggers(known: Known, barriers: pa.Table) -> Known:
+    is_end = pc.equal(barriers["kind"], Kind.END.value)
+    triggers = barriers.filter(pc.invert(is_end))
+    ids = triggers["checkpoint_id"]
+    ended = pa.array(known.done | known.aborted, pa.int64())
+    pending = triggers.filter(pc.invert(pc.is_in(ids, value_set=ended))).to_pylist()
+    ends = barriers.filter(is_end).select(["stage", "input"]).to_pylist()
+    return replace(
+        known,
+        triggered=max(known.upto, pc.max(ids).as_py() or 0),
+        pending=tuple(
+            sorted(map(trigger_of, pending), key=lambda trigger: trigger.barrier.checkpoint_id)
+        ),
+        ends=frozenset((row["stage"], row["input"]) for row in ends),
+    )
+
+
+def _among(ids: pa.ChunkedArray, wanted: Collection[int]) -> pa.ChunkedArray:
+    return pc.is_in(ids, value_set=pa.array(sorted(wanted), pa.int64()))
+
+
+def _among_both(ids: pa.ChunkedArray, wanted: Mapping[int, Any]) -> list[int]:
+    return list(pc.unique(ids.filter(_among(ids, wanted.keys()))).to_pylist())
+
+
+def _above(facts: pa.Table, upto: int) -> frozenset[int]:
+    ids = facts["checkpoint_id"]
+    return frozenset(ids.filter(pc.greater(ids, upto)).to_pylist())
