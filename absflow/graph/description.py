@@ -17,12 +17,12 @@ __all__ = ["_text", "check_unchanged", "describe", "fingerprint", "topology"]
 def topology(graph: Graph) -> Topology:
     """The graph as the coordinator needs it."""
     roots = {
-        RootInput(stage, given.name)
+        RootInput(stage, given.name): given.bounded
         for stage, spec in graph.stages.items()
         for given in spec.inputs
         if given.root
     }
-    return Topology(dict(graph.upstream), frozenset(roots))
+    return Topology(dict(graph.upstream), frozenset(roots), bounded=all(roots.values()))
 
 
 def describe(graph: Graph) -> dict[str, dict[str, object]]:

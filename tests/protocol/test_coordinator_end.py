@@ -101,6 +101,16 @@ def test_an_input_ends_when_a_checkpoint_holds_all_of_it():
     assert job.complete(job.trigger(30), "bc", now_ms=30) == []
 
 
+def test_an_input_beside_others_that_end_gets_no_end():
+    """What comes before the next start is taken up: a job that is all bounded ends at once."""
+    job = Job(replace(JOIN, bounded=True))
+    job.post(InputExhausted(X))
+    assert job.complete(job.trigger(10), "abc", now_ms=10) == []
+    job.post(InputExhausted(Y))
+    said = job.complete(job.trigger(20), "abc", now_ms=20)
+    assert said[-2:] == [FinishJob(2), StopJob()]
+
+
 def test_an_ended_stage_is_not_awaited_and_keeps_its_part():
     """Stage a, whose only input has ended, counts with its last state in later checkpoints."""
     job = Job(JOIN)

@@ -16,10 +16,11 @@ has each snapshot what it has. Rows in flight are then part of the checkpoint.
 
 A *bounded* input that has nothing left is exhausted. When all root inputs of the job are, one last
 checkpoint is triggered at once, and its completion finishes the job: then every row is in it. When
-only some are, such an input ends for good (an END row) as soon as a checkpoint that was triggered
-after its exhaustion has completed. Neither is so while rows of that checkpoint are in flight; then
-it is for the next one. A stage all of whose inputs have ended takes no part in later
-checkpoints, and its last state counts in them.
+only some are, and others go on for ever, such an input ends for good (an END row) as soon as a
+checkpoint that was triggered after its exhaustion has completed. Neither is so while rows of that
+checkpoint are in flight; then it is for the next one. A job all of whose inputs are bounded writes
+no END: started again, it takes up what has come since, on each of them. A stage all of whose inputs
+have ended takes no part in later checkpoints, and its last state counts in them.
 
 A *savepoint* is a checkpoint that a person asked for. It is full, has a timeout of its own, and
 neither gives way to a later one that completes first nor counts when it fails. It is always
@@ -337,7 +338,7 @@ def _completed(state: Coordinator, event: CompletionWritten) -> _Stepped:
     if behind >= state.topology.roots:
         state, said = _stop(state)
         return state, (*actions, FinishJob(checkpoint_id), *said)
-    if not all_exhausted(state):
+    if not all_exhausted(state) and not state.topology.bounded:
         actions.extend(WriteEnd(root) for root in sorted(behind - state.ended))
         state = replace(state, ended=state.ended | behind)
     if pending.stop:

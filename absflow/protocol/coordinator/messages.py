@@ -77,10 +77,12 @@ class Topology:
     Attributes:
         upstream: for every stage, in topological order, the stages whose channels it reads.
         roots: every root input of the job.
+        bounded: all of them end.
     """
 
     upstream: Mapping[str, tuple[str, ...]]
     roots: frozenset[RootInput]
+    bounded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

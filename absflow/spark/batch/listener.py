@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,7 +18,10 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-__all__ = ["BatchDone", "QueryDied", "QueryIdle", "QueryListener"]
+__all__ = ["BatchDone", "QueryDied", "QueryIdle", "QueryListener", "exhausted"]
+
+# What Spark names the time in which a trigger asked the sources what they have.
+_ASKING = ("latestOffset", "getOffset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class BatchDone:
         start_ms: when its trigger began, ms since 1970 (UTC).
         end_ms: when it was over.
         ends: the position that it read each of the query's sources to; None for nothing so far.
-        exhausted: the places of the query's sources that had nothing new when it was planned.
+        exhausted: the places of the query's sources that had nothing left when it was planned.
     """
 
     run_id: str
@@ -83,13 +86,8 @@ class QueryListener(StreamingQueryListener):
         self.progressed(event.progress.json)
 
     def progressed(self, text: str) -> None:
-        """A batch is done; a source whose end is its start had nothing new for it."""
+        """A batch is done."""
         progress = json.loads(text)
-        exhausted = tuple(
-            place
-            for place, source in enumerate(progress["sources"])
-            if source["startOffset"] is not None and source["startOffset"] == source["endOffset"]
-        )
         begin = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00"))
         start_ms = round(begin.timestamp() * 1000)
         ends = (source["endOffset"] for source in progress["sources"])
@@ -102,13 +100,30 @@ class QueryListener(StreamingQueryListener):
                 start_ms=start_ms,
                 end_ms=start_ms + progress["durationMs"]["triggerExecution"],
                 ends=tuple(None if end is None else json.dumps(end) for end in ends),
-                exhausted=exhausted,
+                exhausted=exhausted(progress),
             )
         )
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """A query is gone."""
         self._post(QueryDied(str(event.runId), event.exception))
+
+
+def exhausted(progress: Mapping[str, Any]) -> tuple[int, ...]:
+    """The places of a query's sources that had nothing left when its trigger asked them.
+
+    Such a source ends where it began, also if that is nowhere: it has not given anything yet. But
+    one may let rows wait until there are more of them (``minOffsetsPerTrigger``); such a source
+    says which is the newest that it has. A batch that a start found begun asks no source.
+    """
+    if progress["durationMs"].keys().isdisjoint(_ASKING):
+        return ()
+    return tuple(
+        place
+        for place, source in enumerate(progress["sources"])
+        if source["endOffset"] == source["startOffset"]
+        and source["latestOffset"] in (None, source["endOffset"])
+    )
 
 
 class _AsText(JStreamingQueryListener):

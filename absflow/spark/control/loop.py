@@ -10,6 +10,7 @@ import logging
 import queue
 import signal
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,6 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from absflow.columnar.pages import PageKind
+from absflow.columnar.spec import StageSpec
 from absflow.errors import FencedError, JobFailedError, SettingsError, StorageError
 from absflow.facts.requests import Requests, SavepointRequest
 from absflow.protocol.checkpoints import AttemptFact
@@ -31,7 +33,7 @@ from absflow.protocol.coordinator.messages import (
 from absflow.protocol.restarts import on_failure
 from absflow.protocol.retention.deletion import Deletion
 from absflow.spark.batch.backpressure import Backpressure
-from absflow.spark.batch.listener import BatchDone, QueryDied, QueryIdle, QueryListener
+from absflow.spark.batch.listener import BatchDone, QueryDied, QueryIdle, QueryListener, exhausted
 from absflow.spark.control.effects import CoordinatorEffects
 from absflow.spark.control.progress import Progress, StageProgress
 from absflow.spark.control.publisher import PublicationFailed, Publisher
@@ -39,7 +41,6 @@ from absflow.spark.control.query import ChainQuery
 from absflow.spark.control.retention import FactWanted, Retention
 from absflow.spark.control.savepoints import Savepoints
 from absflow.spark.model import JobSpec
-from absflow.spark.sources.delta import begins_in_batch_2
 from absflow.spark.start.attempt import prepare_attempt
 from absflow.storage import clock
 from absflow.storage.delta import tables
@@ -269,21 +270,19 @@ class JobLoop:
         query.progress = StageProgress(
             event.batch_id, before.total_rows + event.rows, event.rows_per_second
         )
-        if event.batch_id == 1 and self._prepared.origin and begins_in_batch_2(first):
-            return  # nobody has looked yet what the sources have
-        for place, given in enumerate(first.inputs):
-            if given.bounded and place in event.exhausted:
-                self._coordinator.handle(InputExhausted(RootInput(first.name, given.name)))
+        self._exhausted(first, event.exhausted)
 
     def _query_idle(self, run_id: str) -> None:
         """Bounded inputs end though no barrier makes a batch that would show it."""
         query = self._by_run.get(run_id)
-        if query is None:
-            return
-        first = query.first
-        for given in first.inputs:
-            if given.bounded:
-                self._coordinator.handle(InputExhausted(RootInput(first.name, given.name)))
+        progress = query.last_progress() if query else None
+        if query and progress:
+            self._exhausted(query.first, exhausted(progress))
+
+    def _exhausted(self, stage: StageSpec, places: Sequence[int]) -> None:
+        for place, given in enumerate(stage.inputs):
+            if given.bounded and place in places:
+                self._coordinator.handle(InputExhausted(RootInput(stage.name, given.name)))
 
     def _query_died(self, event: QueryDied) -> None:
         query = self._by_run.pop(event.run_id, None)

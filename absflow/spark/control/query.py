@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -115,6 +117,13 @@ class ChainQuery:
             self.names,
         )
         self.run_id = str(self.query.runId)
+
+    def last_progress(self) -> dict[str, Any] | None:
+        """Of its newest trigger, also if that made no batch; None before the first."""
+        if self.query is None:
+            return None
+        given = self.query._jsq.lastProgress()
+        return None if given is None else cast("dict[str, Any]", json.loads(given.json()))
 
     def _batches(self) -> ChainBatches:
         prepared, last = self._prepared, self.names[-1]
