@@ -62,7 +62,7 @@ class Job:
     def __init__(self, files: Files, bound: int | None = 150) -> None:
         self.now = 0
         layout = Layout("/job")
-        self.given = Backpressure(files, layout, 1, STAGES, bound, lambda: self.now)  # type: ignore[arg-type]
+        self.given = Backpressure(files, layout, 1, STAGES, bound, *[lambda: self.now] * 2)  # type: ignore[arg-type]
 
     def begins(self, snapshot: int = 0) -> threading.Thread:
         """The producer begins a batch, in a thread that ends when it need not wait any more."""

@@ -38,7 +38,8 @@ class Barrier:
         checkpoint_id: the checkpoint it belongs to, > 0.
         base_id: snapshots hold the changes since this completed checkpoint; 0 asks for a full one.
         completed_id: tombstones of keys deleted up to this completed checkpoint may go.
-        triggered_ms: the coordinator's clock at the trigger, ms since 1970 (UTC).
+        triggered_ms: the coordinator's wall clock at the trigger, ms since 1970 (UTC); for people,
+            nothing is due by it.
     """
 
     checkpoint_id: int

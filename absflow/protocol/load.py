@@ -1,6 +1,6 @@
 """How busy a stage is, and how far it is behind the stages before it.
 
-Rules of this file: no Spark, no clock, no I/O; every time is given, in ms since 1970 (UTC).
+Rules of this file: no Spark, no clock, no I/O; every time is given, in ms of one clock.
 """
 
 from __future__ import annotations

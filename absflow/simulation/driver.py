@@ -115,7 +115,7 @@ class Driver:
         unanswered = self._scene.tables.unanswered() if self.idle else []
         for request in unanswered:
             now_ms = self._scene.clock.now_ms
-            self.post(SavepointRequested(request.request, now_ms, request.stop))
+            self.post(SavepointRequested(request.request, now_ms, now_ms, request.stop))
         return bool(unanswered)
 
     def report(self, report: StageReport) -> None:
@@ -165,7 +165,7 @@ class Driver:
                     self._scene.story.note("driver", "input exhausted", None, str(root))
                     self.post(InputExhausted(root))
             self.listen()
-            self.post(Tick(self._scene.clock.now_ms))
+            self.post(Tick(self._scene.clock.now_ms, self._scene.clock.now_ms))
             yield _TICK_MS
 
     def _do(self, action: Action) -> None:

@@ -133,7 +133,7 @@ class ChannelTail:
         Args:
             sender: whose channel it is.
             position: the reader's.
-            now_ms: the clock.
+            now_ms: the wall clock, by which the log's times are.
         """
         place = self._place(position.version) if position else 0
         (rows, size), (rows_before, size_before) = self._before[-1], self._before[place]

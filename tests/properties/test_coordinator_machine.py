@@ -44,6 +44,7 @@ REASONS = st.sampled_from([r for r in FailureReason if r.counted or r is Failure
 # How far behind the newest id a message is: mostly it is about one of the last few, or the oldest
 # pending one.
 OLDEST = 4
+HOUR = 3_600_000
 BACK = st.integers(-1, OLDEST)
 
 
@@ -94,6 +95,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.asked, self.answers = [], Counter()
         # What this attempt was restored from, and the newest id of all before it.
         self.floor = self.before = 0
+        self.jumped = 0
 
     def post(self, event, due):
         before = self.state
@@ -107,6 +109,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         match action:
             case WriteBarrier(barrier, kind, request):
                 assert barrier.checkpoint_id not in self.barriers
+                assert barrier.triggered_ms == self.wall_ms
                 self.barriers[barrier.checkpoint_id] = Triggered(barrier, kind, request)
             case WriteAbort(barrier):
                 assert barrier.checkpoint_id not in self.fates
@@ -134,13 +137,23 @@ class CoordinatorMachine(RuleBasedStateMachine):
             return min(self.state.pending)
         return max(self.state.next_id - 1 - back, 1)
 
+    @property
+    def wall_ms(self):
+        """The wall clock, of which the model knows nothing."""
+        return self.model.now + self.jumped
+
+    @rule(jump=st.sampled_from([-HOUR, HOUR]))
+    def set_the_clock(self, jump):
+        self.jumped += jump
+
     @rule(later=st.sampled_from([1, 5, 10, 10, 10, 30]), changed=st.sets(NAMES))
     def tick(self, later, changed):
         """Time goes on; where a checkpoint is triggered, some stages have changed before it."""
         now = self.model.now + later
         for name in changed:
             self.changed[name].add(self.state.next_id)
-        self.post(Tick(now), self.model.tick(now))
+        due = self.model.tick(now)
+        self.post(Tick(now, self.wall_ms), due)
 
     @rule(back=BACK)
     def written(self, back):
@@ -189,7 +202,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             back = 1
         request = self.asked[-back]
         if not self.answers[request]:
-            event = SavepointRequested(request, self.model.now, stop)
+            event = SavepointRequested(request, self.model.now, self.wall_ms, stop)
             self.post(event, self.model.ask(request, stop))
 
     @rule(

@@ -53,7 +53,7 @@ class Job:
         return said
 
     def tick(self, now_ms):
-        return self.post(Tick(now_ms))
+        return self.post(Tick(now_ms, at_ms=now_ms))
 
     def trigger(self, now_ms):
         """Trigger at ``now_ms`` and have the barrier written; its id."""
@@ -63,7 +63,7 @@ class Job:
 
     def savepoint(self, now_ms, request="request-1", stop=False):
         """Have a savepoint triggered and its barrier written; its id."""
-        said = self.post(SavepointRequested(request, now_ms, stop))
+        said = self.post(SavepointRequested(request, now_ms, now_ms, stop))
         (number,) = triggered(said)
         self.post(TriggerWritten(number))
         return number

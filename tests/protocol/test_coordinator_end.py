@@ -299,7 +299,7 @@ def test_a_job_that_finished_before_the_crash_finishes_again():
     job.post(InputExhausted(X))
     job.complete(job.trigger(1))
     after = restarted(job)
-    after.post(InputExhausted(X), Tick(1000))
+    after.post(InputExhausted(X), Tick(1000, 1000))
     after.acknowledge(2, rows_changed=0)
     assert after.phase(2).value == "triggering"
     after.post(messages.TriggerWritten(2))

@@ -30,10 +30,10 @@ POLICY = Policy(
 )
 
 EVENTS = (
-    *(Tick(now_ms) for now_ms in (10, 20, 25, 40)),
+    *(Tick(now_ms, now_ms) for now_ms in (10, 20, 25, 40)),
     StopRequested(),
-    SavepointRequested("request-1", 10),
-    SavepointRequested("stop", 20, stop=True),
+    SavepointRequested("request-1", 10, 10),
+    SavepointRequested("stop", 20, 20, stop=True),
     *(
         event
         for n in (1, 2)

@@ -26,7 +26,7 @@ from absflow.protocol.coordinator.pending import Coordinator, Phase
 def test_a_savepoint_from_request_to_completion():
     """[testTriggerAndConfirmSimpleSavepoint] Barrier and manifest know the kind and the request."""
     job = Job(JOIN)
-    said = job.post(SavepointRequested("request-1", 3))
+    said = job.post(SavepointRequested("request-1", 3, 3))
     assert said == [WriteBarrier(Barrier(1, 0, 0, 3), Kind.SAVEPOINT, "request-1")]
     job.post(TriggerWritten(1))
     (manifest,) = manifests(job.acknowledge(1, "abc"))
@@ -182,7 +182,7 @@ def test_a_repeated_request_is_ignored_in_every_phase():
     """A driver that reads the requests again may repeat one until it has its answer."""
     job = Job(max_concurrent=2)
     job.acknowledge(job.trigger(10))  # being finalised, so that the savepoint has to wait
-    job.post(SavepointRequested("request-1", 11))
+    job.post(SavepointRequested("request-1", 11, 11))
     moves = {
         Phase.TRIGGERING: [TriggerWritten(2)],
         Phase.COLLECTING: [StageReported(report(2, "a")), HistoryFound(2, "a")],
@@ -192,7 +192,10 @@ def test_a_repeated_request_is_ignored_in_every_phase():
     for phase, events in moves.items():
         assert job.phase(2) is phase
         before = job.state
-        again = SavepointRequested("request-1", 12), SavepointRequested("request-1", 13, stop=True)
+        again = (
+            SavepointRequested("request-1", 12, 12),
+            SavepointRequested("request-1", 13, 13, stop=True),
+        )
         assert (job.post(*again), job.state) == ([], before)
         job.post(*events)
     assert job.state.completed.request == "request-1"
@@ -204,18 +207,18 @@ def test_a_job_that_is_stopping_refuses():
     job.savepoint(5)
     job.acknowledge(1)
     job.post(StopRequested())
-    assert job.post(SavepointRequested("request-1", 6)) == []
+    assert job.post(SavepointRequested("request-1", 6, 6)) == []
     refused = [RefuseRequest("another", "the job is stopping")]
-    assert job.post(SavepointRequested("another", 6)) == refused
+    assert job.post(SavepointRequested("another", 6, 6)) == refused
     assert job.post(CompletionWritten(1, 7)) == [StopJob()]
-    assert job.post(SavepointRequested("another", 8, stop=True)) == refused
+    assert job.post(SavepointRequested("another", 8, 8, stop=True)) == refused
     assert job.pending == []
 
 
 def test_a_job_whose_inputs_have_ended_refuses():
     """No stage is left that could snapshot."""
     state = Coordinator(SINGLE, Policy(), exhausted={X: 0}, ended=frozenset({X}))
-    said = Job(state=state).post(SavepointRequested("request-1", 1))
+    said = Job(state=state).post(SavepointRequested("request-1", 1, 1))
     assert said == [RefuseRequest("request-1", "every input has ended")]
 
 
@@ -223,4 +226,4 @@ def test_a_request_without_a_name_is_a_violation():
     """Nobody could find its answer."""
     job = Job()
     with pytest.raises(ProtocolViolation, match="without a name"):
-        job.post(SavepointRequested("", 1))
+        job.post(SavepointRequested("", 1, 1))

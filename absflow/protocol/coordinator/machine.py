@@ -1,6 +1,7 @@
 """The coordinator: the machine of all checkpoints of a job.
 
-Rules of this file: as in :mod:`absflow.protocol.alignment`. The clock comes in with the events.
+Rules of this file: as in :mod:`absflow.protocol.alignment`. Two clocks come in with the
+events: a steady one, by which things are due, and the wall clock, whose times go into tables.
 
 Theory of operation (Flink's ``CheckpointCoordinator``, ``CheckpointRequestDecider`` and
 ``CheckpointFailureManager``). The coordinator triggers checkpoint n by having a barrier row
@@ -109,8 +110,8 @@ def step(state: Coordinator, event: Event) -> _Stepped:
 
 def _apply(state: Coordinator, event: Event) -> _Stepped:
     match event:
-        case Tick(now_ms):
-            return _tick(state, now_ms)
+        case Tick(now_ms, at_ms):
+            return _tick(state, now_ms, at_ms)
         case TriggerWritten(checkpoint_id):
             return _triggered(state, checkpoint_id)
         case StageReported(report):
@@ -149,7 +150,7 @@ def recover(
     Args:
         topology: the graph.
         policy: the settings.
-        now_ms: the clock.
+        now_ms: the steady clock.
         triggers: every trigger in the ``barriers`` table, of all attempts.
         facts: every terminal fact in the ``checkpoints`` table.
         completed: the manifest that the next increment goes on from: of the newest checkpoint that
@@ -181,19 +182,19 @@ def recover(
     )
 
 
-def _tick(state: Coordinator, now_ms: int) -> _Stepped:
+def _tick(state: Coordinator, now_ms: int, at_ms: int) -> _Stepped:
     actions: list[Action] = []
     for checkpoint_id, pending in sorted(state.pending.items()):
         savepoint = pending.kind is Kind.SAVEPOINT
         timeout_ms = state.policy.savepoint_timeout_ms if savepoint else state.policy.timeout_ms
-        expired = now_ms >= pending.barrier.triggered_ms + timeout_ms
+        expired = now_ms >= pending.since_ms + timeout_ms
         if expired and pending.phase is not Phase.FINALIZING:
             state, said = _abort(
                 state, checkpoint_id, FailureReason.EXPIRED, missing_stages(pending)
             )
             actions.extend(said)
     state, overtaken = _overtake_late(state, now_ms)
-    state, said = trigger_due(state, now_ms)
+    state, said = trigger_due(state, now_ms, at_ms)
     return state, (*actions, *overtaken, *said)
 
 
@@ -202,7 +203,7 @@ def _triggered(state: Coordinator, checkpoint_id: int) -> _Stepped:
     if pending is None or pending.phase is not Phase.TRIGGERING:
         return state, ()  # aborted while the row was being written
     state = _collect(state, replace(pending, phase=Phase.COLLECTING))
-    return _overtake_late(state, pending.barrier.triggered_ms)
+    return _overtake_late(state, pending.since_ms)
 
 
 def _overtake_late(state: Coordinator, now_ms: int) -> _Stepped:
@@ -210,7 +211,7 @@ def _overtake_late(state: Coordinator, now_ms: int) -> _Stepped:
     actions: list[Action] = []
     for checkpoint_id, pending in sorted(state.pending.items()):
         patience_ms = state.policy.aligned_timeout_ms
-        if patience_ms is None or now_ms < pending.barrier.triggered_ms + patience_ms:
+        if patience_ms is None or now_ms < pending.since_ms + patience_ms:
             continue
         if pending.phase is Phase.COLLECTING and _may_overtake(state, pending):
             state, said = _overtake(state, checkpoint_id)

@@ -104,9 +104,15 @@ class Triggered:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has come to ``now_ms``."""
+    """Time goes on.
+
+    Attributes:
+        now_ms: the steady clock, which nobody sets: what is due is decided by it.
+        at_ms: the wall clock, ms since 1970 (UTC): for people, in the tables.
+    """
 
     now_ms: int
+    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +161,7 @@ class CompletionWritten:
 
     Attributes:
         checkpoint_id: of the checkpoint.
-        now_ms: the clock.
+        now_ms: the steady clock.
         in_flight: how many rows its channel state has.
     """
 
@@ -179,12 +185,14 @@ class SavepointRequested:
 
     Attributes:
         request: names the request; never used twice, never empty.
-        now_ms: the clock.
+        now_ms: the steady clock.
+        at_ms: the wall clock.
         stop: the job is to stop once the savepoint has completed.
     """
 
     request: str
     now_ms: int
+    at_ms: int
     stop: bool = False
 
 

@@ -55,6 +55,7 @@ class Pending:
 
     Attributes:
         barrier: what travels.
+        since_ms: when it was triggered, by the steady clock; the barrier has the wall clock's time.
         awaited: the stages that must report; ended ones are not among them.
         phase: where it stands.
         reports: what the stages said so far.
@@ -66,6 +67,7 @@ class Pending:
     """
 
     barrier: Barrier
+    since_ms: int
     awaited: frozenset[str]
     phase: Phase = Phase.TRIGGERING
     reports: Mapping[str, StageReport] = field(default_factory=dict)
@@ -84,6 +86,9 @@ class Pending:
 @dataclass(frozen=True, slots=True)
 class Coordinator:
     """All that the coordinator remembers; rebuilt from facts by :func:`recover`.
+
+    Its times are the steady clock's, which has no meaning beyond this process. Facts have the wall
+    clock's. Nothing needs both: what was pending in another process is aborted.
 
     Attributes:
         topology: the graph.

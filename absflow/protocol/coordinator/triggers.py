@@ -64,14 +64,14 @@ def all_exhausted(state: Coordinator) -> bool:
     return bool(state.topology.roots) and state.exhausted.keys() >= state.topology.roots
 
 
-def trigger_due(state: Coordinator, now_ms: int) -> _Stepped:
-    """Trigger a checkpoint if its time has come."""
+def trigger_due(state: Coordinator, now_ms: int, at_ms: int) -> _Stepped:
+    """Trigger a checkpoint if its time has come; the wall clock says ``at_ms``."""
     due = next_trigger_ms(state)
     tolerated = state.failures <= state.policy.tolerable_failed
     if due is None or now_ms < due or not tolerated:
         return state, ()
-    barrier = Barrier(state.next_id, state.completed_id, state.completed_id, now_ms)
-    pending = Pending(barrier, live_stages(state.topology, state.ended))
+    barrier = Barrier(state.next_id, state.completed_id, state.completed_id, at_ms)
+    pending = Pending(barrier, now_ms, live_stages(state.topology, state.ended))
     return _trigger(replace(state, triggered_ms=now_ms), pending)
 
 
@@ -85,8 +85,15 @@ def trigger_savepoint(state: Coordinator, event: SavepointRequested) -> _Stepped
     if state.stopping or not awaited:
         why = "the job is stopping" if state.stopping else "every input has ended"
         return state, (RefuseRequest(event.request, why),)
-    barrier = Barrier(state.next_id, 0, state.completed_id, event.now_ms)
-    pending = Pending(barrier, awaited, kind=Kind.SAVEPOINT, request=event.request, stop=event.stop)
+    barrier = Barrier(state.next_id, 0, state.completed_id, event.at_ms)
+    pending = Pending(
+        barrier,
+        event.now_ms,
+        awaited,
+        kind=Kind.SAVEPOINT,
+        request=event.request,
+        stop=event.stop,
+    )
     return _trigger(state, pending)
 
 

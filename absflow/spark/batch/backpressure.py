@@ -55,6 +55,7 @@ class Backpressure:
         stages: Mapping[str, StageSpec],
         max_backlog_bytes: int | None,
         now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
     ) -> None:
         """Take up the channels where the readers' newest committed batches stand.
 
@@ -64,7 +65,8 @@ class Backpressure:
             attempt: the job's attempt.
             stages: by name in topological order; those of a chain are busy together.
             max_backlog_bytes: ``channel.max-backlog``; None for no limit.
-            now_ms: the clock.
+            now_ms: the steady clock.
+            wall_ms: the wall clock, as Spark and the logs have it.
 
         Raises:
             StorageError: Spark's own checkpoints cannot be read.
@@ -72,6 +74,7 @@ class Backpressure:
         self._stages = stages
         self._max_backlog_bytes = max_backlog_bytes
         self._now_ms = now_ms
+        self._wall_ms = wall_ms
         self._changed = threading.Condition()
         self._pending = 0
         self._stopped = False
@@ -96,8 +99,10 @@ class Backpressure:
     def done(self, stage: str, batch: BatchDone) -> None:
         """A micro-batch is committed; what ``stage``, the query's first, has read is no backlog."""
         spec = self._stages[stage]
+        # What the wall clock would have said had nobody set it since, or what it does say.
+        ahead = self._now_ms() - self._wall_ms()
         with self._changed:
-            self._meters[stage].done(batch.batch_id, batch.start_ms, batch.end_ms)
+            self._meters[stage].done(batch.batch_id, batch.start_ms + ahead, batch.end_ms + ahead)
             for name in _channels(spec):
                 end = batch.ends[source_index(spec, name)]
                 if end is not None:
@@ -170,7 +175,7 @@ class Backpressure:
         channel = self._channels[name]
         with channel.lock:
             channel.tail.advance()
-            return channel.tail.backlog(name, channel.readers[reader], self._now_ms())
+            return channel.tail.backlog(name, channel.readers[reader], self._wall_ms())
 
     def _has_read(self, channel: _Channel, reader: str, position: DeltaPosition) -> None:
         with channel.lock:
@@ -181,7 +186,7 @@ class Backpressure:
         """The consumer that has most to read, if that is more than it may be."""
         with channel.lock:
             backlogs = {
-                reader: channel.tail.backlog(stage, position, self._now_ms())
+                reader: channel.tail.backlog(stage, position, self._wall_ms())
                 for reader, position in channel.readers.items()
             }
         reader, most = max(backlogs.items(), key=lambda each: each[1].bytes)

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-__all__ = ["BatchDone", "QueryDied", "QueryIdle", "QueryListener", "exhausted"]
+__all__ = ["BatchDone", "QueryDied", "QueryIdle", "QueryListener", "batch_done", "exhausted"]
 
 # What Spark names the time in which a trigger asked the sources what they have.
 _ASKING = ("latestOffset", "getOffset")
@@ -87,26 +87,33 @@ class QueryListener(StreamingQueryListener):
 
     def progressed(self, text: str) -> None:
         """A batch is done."""
-        progress = json.loads(text)
-        begin = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00"))
-        start_ms = round(begin.timestamp() * 1000)
-        ends = (source["endOffset"] for source in progress["sources"])
-        self._post(
-            BatchDone(
-                run_id=progress["runId"],
-                batch_id=progress["batchId"],
-                rows=progress["numInputRows"],
-                rows_per_second=progress.get("processedRowsPerSecond") or 0.0,
-                start_ms=start_ms,
-                end_ms=start_ms + progress["durationMs"]["triggerExecution"],
-                ends=tuple(None if end is None else json.dumps(end) for end in ends),
-                exhausted=exhausted(progress),
-            )
-        )
+        self._post(batch_done(json.loads(text)))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """A query is gone."""
         self._post(QueryDied(str(event.runId), event.exception))
+
+
+def batch_done(progress: Mapping[str, Any]) -> BatchDone:
+    """The micro-batch that progress is of.
+
+    Spark also makes progress of a trigger that found nothing to do; it has the id of the batch that
+    comes next, and the batch meant is the one before it.
+    """
+    begin = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00"))
+    start_ms = round(begin.timestamp() * 1000)
+    ran = "addBatch" in progress["durationMs"]
+    ends = (source["endOffset"] for source in progress["sources"])
+    return BatchDone(
+        run_id=progress["runId"],
+        batch_id=progress["batchId"] if ran else progress["batchId"] - 1,
+        rows=progress["numInputRows"],
+        rows_per_second=progress.get("processedRowsPerSecond") or 0.0,
+        start_ms=start_ms,
+        end_ms=start_ms + progress["durationMs"]["triggerExecution"],
+        ends=tuple(None if end is None else json.dumps(end) for end in ends),
+        exhausted=exhausted(progress),
+    )
 
 
 def exhausted(progress: Mapping[str, Any]) -> tuple[int, ...]:

@@ -103,7 +103,8 @@ class ChainBatches:
 
     def _write(self, pages: DataFrame, batch_id: int) -> None:
         """The writes of a batch, in their order."""
-        started_ms, epoch = clock.now_ms(), self._last.alignment.epoch
+        started_ms, begun_ms = clock.now_ms(), clock.steady_ms()
+        epoch = self._last.alignment.epoch
         if self._after_start:
             totals, output = self._rows.write_after_start(pages, batch_id, epoch)
         else:
@@ -119,7 +120,7 @@ class ChainBatches:
         epochs = [e for e in epochs if e <= (totals.epoch or 0)]
         self._rows.write_sinks(pages, batch_id, epochs, after_start=self._after_start)
         self._last.count_emitted(totals.rows or 0)
-        rows_ms = clock.now_ms() - started_ms
+        rows_ms = clock.steady_ms() - begun_ms
         if outcomes:
             self._write_outcomes(pages, batch_id, outcomes, output, started_ms, rows_ms)
 
@@ -136,19 +137,20 @@ class ChainBatches:
 
         Its rows took ``rows_ms``.
         """
+        begun_ms = clock.steady_ms()
         offsets = self._end_offsets(batch_id)
         for stage, outcome in outcomes.items():
             stage.note_arrivals(outcome, offsets, started_ms)
         snapshots = {
             stage: stage.hand_over(pages, outcome, output) for stage, outcome in outcomes.items()
         }
-        before_ms = clock.now_ms()
+        before_ms = clock.steady_ms()
         self._rows.forward_barriers(pages, batch_id)
-        barriers_ms = clock.now_ms() - before_ms
+        barriers_ms = clock.steady_ms() - before_ms
         for stage, outcome in outcomes.items():
             stage.save(batch_id, outcome)
-        commit_ms = rows_ms + barriers_ms
-        times = BatchTimes(started_ms, clock.now_ms() - started_ms - commit_ms, commit_ms)
+        sync_ms = clock.steady_ms() - begun_ms - barriers_ms
+        times = BatchTimes(started_ms, sync_ms, rows_ms + barriers_ms)
         for stage, outcome in outcomes.items():
             stage.report(outcome, snapshots[stage], batch_id, offsets, times)
 

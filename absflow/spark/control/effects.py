@@ -35,6 +35,7 @@ from absflow.protocol.coordinator.messages import (
 from absflow.protocol.coordinator.pending import Coordinator
 from absflow.protocol.lineage import Compacted
 from absflow.protocol.load import Load
+from absflow.storage import clock
 
 __all__ = ["Answer", "CoordinatorEffects"]
 
@@ -60,10 +61,9 @@ class Answer:
 class CoordinatorEffects:
     """Steps the coordinator and does what it asks for; used by one thread."""
 
-    def __init__(self, tables: FactWriter, state: Coordinator, now_ms: Callable[[], int]) -> None:
-        """Go on from ``state``; ``now_ms`` is the clock."""
+    def __init__(self, tables: FactWriter, state: Coordinator) -> None:
+        """Go on from ``state``."""
         self._tables = tables
-        self._now_ms = now_ms
         # Called with every checkpoint that completes, and with the answer to every request.
         self.on_completed: Callable[[int], None] = lambda _: None
         self.on_answer: Callable[[Answer], None] = lambda _: None
@@ -96,24 +96,24 @@ class CoordinatorEffects:
 
     def write_deleted(self, checkpoint_ids: Sequence[int], request: str = "") -> None:
         """Write what retention decided, or somebody asked for; raises as :meth:`handle`."""
-        self._tables.write_deleted(checkpoint_ids, request, self._now_ms())
+        self._tables.write_deleted(checkpoint_ids, request, clock.now_ms())
 
     def write_refusal(self, request: str, why: str) -> None:
         """Answer a request of which the coordinator knows nothing; raises as :meth:`handle`."""
-        self._tables.write_refusal(RefuseRequest(request, why), self._now_ms())
+        self._tables.write_refusal(RefuseRequest(request, why), clock.now_ms())
 
     def write_compacted(self, fact: Compacted) -> None:
         """Write what retention did; raises as :meth:`handle`."""
         # First, for the set is whole, and a manifest may name it whether or not the fact lands.
         self.handle(LineageCompacted(fact))
-        self._tables.write_compacted(fact, self._now_ms())
+        self._tables.write_compacted(fact, clock.now_ms())
 
     def wait_ms(self) -> int:
         """How long nothing will have to be done if nothing happens."""
         due = triggers.next_trigger_ms(self.state)
         if due is None:
             return _LONGEST_WAIT_MS
-        return min(max(due - self._now_ms(), 0), _LONGEST_WAIT_MS)
+        return min(max(due - clock.steady_ms(), 0), _LONGEST_WAIT_MS)
 
     def _do(self, action: Action) -> list[Event]:
         """Carry out one action; what comes of it goes back into the machine."""
@@ -126,16 +126,16 @@ class CoordinatorEffects:
             case WriteCompletion(manifest):
                 return [self._complete(manifest)]
             case WriteAbort():
-                self._tables.write_abort(action, self._now_ms())
+                self._tables.write_abort(action, clock.now_ms())
                 if action.request:
                     why = f"{action.reason.code}: {action.reason.sentence}"
                     why += f" ({action.cause})" if action.cause else ""
                     self._answer(action.request, action.barrier.checkpoint_id, why)
             case RefuseRequest(request, why):
-                self._tables.write_refusal(action, self._now_ms())
+                self._tables.write_refusal(action, clock.now_ms())
                 self._answer(request, 0, why)
             case WriteEnd(root):
-                self._tables.write_end(root, self._now_ms())
+                self._tables.write_end(root, clock.now_ms())
             case DiscardReport(checkpoint_id, stage, why):
                 _LOG.warning(
                     "report of %s for checkpoint %d discarded: %s", stage, checkpoint_id, why.value
@@ -165,7 +165,7 @@ class CoordinatorEffects:
 
     def _overtake(self, barrier: Barrier) -> list[Event]:
         try:
-            self._tables.write_overtake(barrier, self._now_ms())
+            self._tables.write_overtake(barrier, clock.now_ms())
         except StorageError as error:
             reason = FailureReason.TRIGGER_FAILED
             return [CheckpointFailed(barrier.checkpoint_id, reason, str(error))]
@@ -179,7 +179,7 @@ class CoordinatorEffects:
         checkpoint_id = manifest.checkpoint_id
         try:
             manifest = self._tables.with_channel_state(self._with_load(manifest))
-            self._tables.write_completion(manifest, self._now_ms())
+            self._tables.write_completion(manifest, clock.now_ms())
         except StorageError as error:
             # The commit may have landed all the same; only the table knows.
             if not self._tables.is_completed(checkpoint_id):
@@ -189,4 +189,4 @@ class CoordinatorEffects:
         if manifest.request:
             self._answer(manifest.request, checkpoint_id)
         in_flight = sum(state.rows for stage in manifest.stages for state in stage.in_flight)
-        return CompletionWritten(checkpoint_id, self._now_ms(), in_flight)
+        return CompletionWritten(checkpoint_id, clock.steady_ms(), in_flight)

@@ -10,33 +10,28 @@ import logging
 import queue
 import signal
 import threading
-from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import replace
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from absflow.columnar.pages import PageKind
-from absflow.columnar.spec import StageSpec
 from absflow.errors import FencedError, JobFailedError, SettingsError, StorageError
 from absflow.facts.requests import Requests, SavepointRequest
 from absflow.protocol.checkpoints import AttemptFact
 from absflow.protocol.coordinator.messages import (
     Event,
-    InputExhausted,
-    RootInput,
     StopRequested,
     Tick,
 )
-from absflow.protocol.restarts import on_failure
 from absflow.protocol.retention.deletion import Deletion
 from absflow.spark.batch.backpressure import Backpressure
-from absflow.spark.batch.listener import BatchDone, QueryDied, QueryIdle, QueryListener, exhausted
+from absflow.spark.batch.listener import BatchDone, QueryDied, QueryIdle, QueryListener
 from absflow.spark.control.effects import CoordinatorEffects
-from absflow.spark.control.progress import Progress, StageProgress
+from absflow.spark.control.progress import Progress
 from absflow.spark.control.publisher import PublicationFailed, Publisher
+from absflow.spark.control.queries import Queries
 from absflow.spark.control.query import ChainQuery
 from absflow.spark.control.retention import FactWanted, Retention
 from absflow.spark.control.savepoints import Savepoints
@@ -82,7 +77,7 @@ class JobLoop:
         self._events: queue.SimpleQueue[_Posted] = queue.SimpleQueue()
         self._prepared = prepared = prepare_attempt(root, job)
         self._attempt = prepared.attempt
-        self._coordinator = CoordinatorEffects(prepared.facts, prepared.coordinator, clock.now_ms)
+        self._coordinator = CoordinatorEffects(prepared.facts, prepared.coordinator)
         try:
             requests = Requests(spark, root.files, root.layout, prepared.claim.incarnation)
             self._backpressure = Backpressure(
@@ -91,14 +86,16 @@ class JobLoop:
                 prepared.attempt,
                 self._graph.stages,
                 self._settings.channel_max_backlog_bytes,
+                clock.steady_ms,
                 clock.now_ms,
             )
         except BaseException:  # nobody will have this run, to end it
             prepared.claim.lock.release()
             raise
         self._savepoints = Savepoints(self._coordinator, requests, delete=self._delete)
-        self._queries: list[ChainQuery] = []
-        self._by_run: dict[str, ChainQuery] = {}
+        self._queries = Queries(
+            self._graph.job, self._settings.restart_policy, self._backpressure, self._events.put
+        )
         self._looked_ms = 0
         self._session = ExitStack()
         self._listener = QueryListener(self._events.put)
@@ -120,11 +117,7 @@ class JobLoop:
             checkpoint_id=state.completed_id,
             completed=self._coordinator.completed_count,
             pending=tuple(sorted(state.pending)),
-            stages={
-                name: replace(query.progress, load=self._backpressure.load(name))
-                for query in self._queries
-                for name in query.names
-            },
+            stages=self._queries.progress(),
         )
 
     def ask(self, *, stop: bool = False, drain: bool = False) -> Future[int]:
@@ -152,8 +145,8 @@ class JobLoop:
         self._session.enter_context(conf_set(self._spark, self._prepared.session))
         try:
             self._coordinator.begin(self._prepared.recovered)
-            for names in self._graph.chains:
-                query = ChainQuery(
+            self._queries.start(
+                ChainQuery(
                     self._root,
                     self._job,
                     self._prepared,
@@ -162,9 +155,8 @@ class JobLoop:
                     backpressure=self._backpressure,
                     post=self._events.put,
                 )
-                self._queries.append(query)
-            for query in self._queries:
-                self._start_query(query)
+                for names in self._graph.chains
+            )
         except BaseException:
             self._stop_queries()
             self._prepared.claim.lock.release()
@@ -188,7 +180,7 @@ class JobLoop:
             stop = False
             while not stop:
                 stop = self._turn()
-            self._poll(clock.now_ms())  # who asks now is refused
+            self._poll()  # who asks now is refused
             self.failure = self._coordinator.failure
         except BaseException as error:
             self.failure = _failed(error)
@@ -203,18 +195,16 @@ class JobLoop:
             event = None
         self._look_for_newer(event)
         stop = self._handle(event)
-        now = clock.now_ms()
-        stop = self._poll(now) or stop
-        for query in self._queries:
-            if query.restart_at_ms is not None and now >= query.restart_at_ms:
-                self._start_query(query)
-        stop = self._coordinator.handle(Tick(now)) or stop
+        now = clock.steady_ms()
+        stop = self._poll() or stop
+        self._queries.look(now)
+        stop = self._coordinator.handle(Tick(now, clock.now_ms())) or stop
         self._backpressure.pending(max(self._coordinator.state.pending, default=0))
         return stop
 
-    def _poll(self, now_ms: int) -> bool:
+    def _poll(self) -> bool:
         try:
-            return self._savepoints.poll(now_ms)
+            return self._savepoints.poll()
         except StorageError:  # the next poll may do better
             _LOG.warning("could not look for requests", exc_info=True)
             return False
@@ -225,15 +215,15 @@ class JobLoop:
             case None:
                 pass
             case BatchDone():
-                self._batch_done(event)
-            case QueryIdle(run_id):
-                self._query_idle(run_id)
+                self._queries.done(event)
+            case QueryIdle():
+                self._queries.idle(event)
             case QueryDied():
-                self._query_died(event)
+                self._queries.died(event)
             case FactWanted():
                 event.write(self._coordinator)
             case SavepointRequest():
-                return self._savepoints.trigger(event, clock.now_ms())
+                return self._savepoints.trigger(event)
             case PublicationFailed(sink, checkpoint_id, error):
                 raise JobFailedError(
                     f"job {self._graph.job!r} gave up: checkpoint {checkpoint_id} could not be "
@@ -253,65 +243,13 @@ class JobLoop:
 
     def _look_for_newer(self, event: _Posted | None) -> None:
         """Whether this driver must stop; a query that died may have done so because of that."""
-        now = clock.now_ms()
+        now = clock.steady_ms()
         if isinstance(event, QueryDied) or now - self._looked_ms >= _LOOK_EVERY_MS:
             self._looked_ms = now
             try:
                 self._prepared.claim.fence.check()
             except StorageError:  # the next look may do better, and each write looks for itself
                 _LOG.warning("could not look for a newer driver", exc_info=True)
-
-    def _batch_done(self, event: BatchDone) -> None:
-        query = self._by_run.get(event.run_id)
-        if query is None:
-            return  # a query that is not ours, or was replaced
-        self._backpressure.done(query.names[0], event)
-        before, first = query.progress, query.first
-        query.progress = StageProgress(
-            event.batch_id, before.total_rows + event.rows, event.rows_per_second
-        )
-        self._exhausted(first, event.exhausted)
-
-    def _query_idle(self, run_id: str) -> None:
-        """Bounded inputs end though no barrier makes a batch that would show it."""
-        query = self._by_run.get(run_id)
-        progress = query.last_progress() if query else None
-        if query and progress:
-            self._exhausted(query.first, exhausted(progress))
-
-    def _exhausted(self, stage: StageSpec, places: Sequence[int]) -> None:
-        for place, given in enumerate(stage.inputs):
-            if given.bounded and place in places:
-                self._coordinator.handle(InputExhausted(RootInput(stage.name, given.name)))
-
-    def _query_died(self, event: QueryDied) -> None:
-        query = self._by_run.pop(event.run_id, None)
-        if query is None:
-            return  # it was stopped with the job
-        self._backpressure.died(query.names[0])
-        if event.error is None:
-            raise JobFailedError(
-                f"the query of {query.title} was stopped from outside of the job, "
-                "which cannot go on without it; start the job again, and stop it by run.stop()"
-            )
-        policy = self._settings.restart_policy
-        now = clock.now_ms()
-        query.restarts, delay = on_failure(policy, query.restarts, query.started_ms, now)
-        cause = query.query.exception() if query.query is not None else None
-        error = _own_words(event.error)
-        if delay is None:
-            raise JobFailedError(
-                f"job {self._graph.job!r} gave up: the query of {query.title} died "
-                f"after {query.restarts.in_a_row} restarts in a row "
-                f"(spark.absflow.restart.attempts is {policy.attempts}). Nothing is lost: mend the "
-                f"cause and start the job again. The last error: {error}"
-            ) from cause
-        _LOG.warning("%s died, restart in %d ms: %s", query.title, delay, error)
-        query.restart_at_ms = now + delay
-
-    def _start_query(self, query: ChainQuery) -> None:
-        query.start()
-        self._by_run[query.run_id] = query
 
     def _start_publisher(self) -> Publisher:
         return Publisher(
@@ -355,14 +293,10 @@ class JobLoop:
             _LOG.warning("not flushed before savepoint %d: %s", savepoint, left)
 
     def _stop_queries(self) -> None:
-        self._by_run.clear()
         self._retention.close()
         self._savepoints.drain.stop()
         self._backpressure.stop()
-        for query in self._queries:
-            query.stop()
-        for query in self._queries:
-            query.close()
+        self._queries.stop()
         # Last, for it publishes what has completed until now.
         self._publisher.close()
         self._session.close()
@@ -383,11 +317,3 @@ def _failed(error: BaseException) -> JobFailedError:
     failure = JobFailedError(f"the job stopped: {error}")
     failure.__cause__ = error
     return failure
-
-
-def _own_words(error: str) -> str:
-    """Absflow's own words in the text of a dead query, else the text."""
-    for line in error.splitlines():
-        if line.startswith("absflow.errors."):
-            return line.removeprefix("absflow.errors.")
-    return error.strip()

@@ -13,6 +13,7 @@ from absflow.protocol.coordinator.messages import Event
 from absflow.protocol.restarts import Restarts
 from absflow.spark.batch.backpressure import Backpressure
 from absflow.spark.batch.drain import Drain
+from absflow.spark.batch.listener import BatchDone, QueryDied
 from absflow.spark.batch.micro_batch import ChainBatches
 from absflow.spark.batch.query import start_query
 from absflow.spark.batch.rows import RowWriter
@@ -68,6 +69,9 @@ class ChainQuery:
         self.restarts = Restarts()
         self.restart_at_ms: int | None = None
         self.progress = StageProgress()
+        # Whether no event has come since the last look at it, and what that look has seen.
+        self.silent = True
+        self.seen: BatchDone | None = None
         self._checkpoint = prepared.layout.spark_checkpoint(chain[0], prepared.attempt)
         self._appenders = [
             SnapshotAppender(
@@ -106,7 +110,8 @@ class ChainQuery:
             restored=self._prepared.origin is not None,
         )
         self.restart_at_ms = None
-        self.started_ms = clock.now_ms()
+        self.silent, self.seen = False, None
+        self.started_ms = clock.steady_ms()
         self.query = start_query(
             pages.writeStream.foreachBatch(self._batches())
             .queryName(query_name(self._job.graph.job, self.names))
@@ -117,6 +122,13 @@ class ChainQuery:
             self.names,
         )
         self.run_id = str(self.query.runId)
+
+    def death(self) -> QueryDied | None:
+        """That it has died, and of what, as its event says it; None while it lives."""
+        if self.query is None or self.query.isActive:
+            return None
+        error = self.query._jsq.exception()
+        return QueryDied(self.run_id, str(error.get().cause()) if error.isDefined() else None)
 
     def last_progress(self) -> dict[str, Any] | None:
         """Of its newest trigger, also if that made no batch; None before the first."""

@@ -18,6 +18,7 @@ from absflow.protocol.coordinator.messages import SavepointRequested
 from absflow.protocol.retention.deletion import Deletion
 from absflow.spark.batch.drain import Drain
 from absflow.spark.control.effects import Answer, CoordinatorEffects
+from absflow.storage import clock
 
 __all__ = ["Savepoints"]
 
@@ -58,23 +59,24 @@ class Savepoints:
         answer = self._answers[request.request] = Future()
         return request, answer
 
-    def poll(self, now_ms: int) -> bool:
+    def poll(self) -> bool:
         """Carry out the requests that have come from outside; whether the job is to stop."""
         stop = False
         for request in self._requests.poll():
             if isinstance(request, Deletion):
                 self._delete(request)
             else:
-                stop = self.trigger(request, now_ms) or stop
+                stop = self.trigger(request) or stop
         return stop
 
-    def trigger(self, request: SavepointRequest, now_ms: int) -> bool:
+    def trigger(self, request: SavepointRequest) -> bool:
         """Trigger a savepoint; whether the job is to stop at once."""
         if request.drain:
             # Before the barrier is written, so that no root stage gets past it.
             self._draining = request.request
             self.drain.begin(self._coordinator.state.next_id)
-        asked = SavepointRequested(request.request, now_ms, request.stop)
+        now_ms, at_ms = clock.steady_ms(), clock.now_ms()
+        asked = SavepointRequested(request.request, now_ms, at_ms, request.stop)
         return self._coordinator.handle(asked)
 
     def refuse_all(self) -> None:

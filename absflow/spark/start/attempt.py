@@ -147,7 +147,7 @@ def _prepare(
         claim.record(attempt, AttemptFact.READY, ready)
     origin = decision.origin
     coordinator, recovered = facts.recover(
-        topology(job.graph), _policy(job.settings), clock.now_ms(), origin, full=ready["full"]
+        topology(job.graph), _policy(job.settings), clock.steady_ms(), origin, full=ready["full"]
     )
     return PreparedAttempt(
         layout=root.layout,

@@ -1,0 +1,180 @@
+"""What events say of a query and what is seen of it count once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from absflow.errors import JobFailedError
+from absflow.protocol.coordinator.messages import InputExhausted, RootInput
+from absflow.protocol.restarts import RestartPolicy, Restarts
+from absflow.spark.batch.listener import BatchDone, QueryDied, QueryIdle, batch_done
+from absflow.spark.control import queries
+from absflow.spark.control.progress import StageProgress
+from absflow.spark.control.queries import Queries
+from absflow.storage import clock
+
+POLICY = RestartPolicy(
+    attempts=2, initial_ms=100, max_ms=100, multiplier=1, reset_after_ms=1_000_000
+)
+END = {"logOffset": 3}
+LOOK = queries._LOOK_EVERY_MS
+
+
+def progress(
+    batch: int, *, ran: bool = True, start: object = None, run: str = ""
+) -> dict[str, Any]:
+    """As Spark has it of a query's newest trigger, over one source."""
+    source = {"startOffset": start, "endOffset": END, "latestOffset": None}
+    took = {"latestOffset": 1, "triggerExecution": 5} | ({"addBatch": 3} if ran else {})
+    return {
+        "runId": run,
+        "batchId": batch,
+        "timestamp": "2026-01-01T00:00:00.000Z",
+        "numInputRows": 10,
+        "durationMs": took,
+        "sources": [source],
+    }
+
+
+class Given:
+    """An input of a stage."""
+
+    name, bounded = "a", True
+
+
+class Stage:
+    """The query's first stage."""
+
+    name, inputs = "left", (Given(),)
+
+
+class Query:
+    """A query, as :class:`Queries` sees one."""
+
+    first, names, title = Stage(), ("left",), "stage 'left'"
+
+    def __init__(self) -> None:
+        self.progress = StageProgress()
+        self.restarts, self.restart_at_ms = Restarts(), None
+        self.silent, self.seen = True, None
+        self.query = None
+        self.run_id, self.started_ms, self.starts = "", 0, 0
+        self.dead: str | None = None
+        self.newest: dict[str, Any] | None = None
+
+    def start(self) -> None:
+        self.starts += 1
+        self.run_id, self.restart_at_ms, self.dead = f"run {self.starts}", None, None
+
+    def death(self) -> QueryDied | None:
+        return self.dead and QueryDied(self.run_id, self.dead)  # type: ignore[return-value]
+
+    def last_progress(self) -> dict[str, Any] | None:
+        return self.newest and self.newest | {"runId": self.run_id}
+
+
+class Nobody:
+    """Is given how far queries are."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.deaths = 0
+
+    def done(self, stage: str, event: BatchDone) -> None:
+        self.batches.append(event.batch_id)
+
+    def died(self, stage: str) -> None:
+        self.deaths += 1
+
+
+class Watched:
+    """A query that is watched, and what has been posted."""
+
+    def __init__(self) -> None:
+        self.posted: list[object] = []
+        self.query, self.backpressure = Query(), Nobody()
+        self.watch = Queries("job", POLICY, self.backpressure, self.posted.append)  # type: ignore[arg-type]
+        self.watch.start([self.query])  # type: ignore[list-item]
+        self.now = LOOK
+
+    def look(self) -> list[object]:
+        """Look once more, after so long; what is posted."""
+        self.posted.clear()
+        self.now += LOOK
+        self.watch.look(self.now)
+        return self.posted
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    watched = Watched()
+    monkeypatch.setattr(clock, "steady_ms", lambda: watched.now)
+    return watched
+
+
+def test_a8_a_death_by_event_and_by_look_leads_to_one_restart(watched: Watched) -> None:
+    """In any order, and however often it comes."""
+    for starts in (2, 3):
+        watched.query.dead = "boom"
+        event = QueryDied(watched.query.run_id, "boom")
+        (seen,) = watched.look()
+        assert seen == event
+        for _ in range(3):
+            watched.watch.died(event)
+        watched.look()
+        assert (watched.query.starts, watched.backpressure.deaths) == (starts, starts - 1)
+        watched.watch.died(event)
+    watched.query.dead = "boom"
+    (seen,) = watched.look()
+    with pytest.raises(JobFailedError, match="after 2 restarts in a row"):
+        watched.watch.died(seen)  # type: ignore[arg-type]
+
+
+def test_a8_a_query_that_was_stopped_by_others_ends_the_job(watched: Watched) -> None:
+    """Its death has no error."""
+    with pytest.raises(JobFailedError, match="was stopped from outside"):
+        watched.watch.died(QueryDied(watched.query.run_id, None))
+
+
+def test_a8_a_query_with_events_is_not_looked_at(watched: Watched) -> None:
+    """Until it has been silent from one look to the next."""
+    watched.query.dead = "boom"
+    watched.watch.done(batch_done(progress(0, run=watched.query.run_id)))
+    assert watched.look() == []
+    assert watched.look() == [QueryDied(watched.query.run_id, "boom")]
+
+
+def test_a8_progress_that_was_seen_counts_once(watched: Watched) -> None:
+    """If its event does not come until the next look; an event that comes still later is old."""
+    watched.query.newest = progress(4)
+    watched.look()
+    assert watched.query.progress.batch_id == -1
+    watched.query.newest = progress(6)
+    watched.look()
+    assert watched.query.progress == StageProgress(4, 10, 0.0)
+    watched.watch.done(batch_done(progress(4, run=watched.query.run_id)))
+    assert watched.query.progress == StageProgress(4, 10, 0.0)
+    watched.watch.done(batch_done(progress(5, run=watched.query.run_id)))
+    assert watched.query.progress == StageProgress(5, 20, 0.0)
+    assert watched.backpressure.batches == [4, 5]
+
+
+@pytest.mark.parametrize("ran", [True, False])
+def test_a8_a_bounded_input_ends_by_what_is_seen(watched: Watched, ran: bool) -> None:
+    """Of the newest trigger, whether it made a batch or not."""
+    end = [InputExhausted(RootInput("left", "a"))]
+    watched.query.newest = progress(4, ran=ran)
+    assert watched.look() == []
+    watched.query.newest = progress(5, ran=ran, start=END)
+    assert watched.look() == end
+    watched.posted.clear()
+    watched.watch.idle(QueryIdle(watched.query.run_id))
+    assert watched.posted == end
+
+
+def test_a8_a_trigger_without_a_batch_is_no_batch() -> None:
+    """Spark gives it the id of the batch that comes next."""
+    assert batch_done(progress(5, ran=False)).batch_id == 4
+    assert batch_done(progress(5)).batch_id == 5
