@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ class ChannelTail:
     """Follows a channel's log, and knows what is unread behind any position not yet forgotten.
 
     A commit is read once. What is kept is what the slowest reader has not read; asking costs a
-    search, however long that is.
+    search, however long that is. Any thread may ask, and waits for none that reads the log.
     """
 
     def __init__(self, read: Callable[[str], str | None], channel: str, version: int) -> None:
@@ -104,6 +105,8 @@ class ChannelTail:
         self._read = read
         self._channel = channel
         self._next = version
+        self._reading = threading.Lock()
+        self._lock = threading.Lock()
         self._commits: list[ChannelCommit] = []
         # Rows and bytes in all commits before each, and before the one that comes next.
         self._before: list[tuple[int, int]] = [(0, 0)]
@@ -114,18 +117,24 @@ class ChannelTail:
         Raises:
             StorageError: the log cannot be read.
         """
-        while (text := self._read(log_file(self._channel, self._next))) is not None:
-            commit = channel_commit(self._channel, self._next, text)
-            self._next += 1
-            if commit.files:
-                rows, size = self._before[-1]
-                self._commits.append(commit)
-                self._before.append((rows + commit.rows, size + commit.bytes))
+        with self._reading:
+            while (text := self._read(log_file(self._channel, self._next))) is not None:
+                commit = channel_commit(self._channel, self._next, text)
+                self._next += 1
+                if commit.files:
+                    self._append(commit)
+
+    def _append(self, commit: ChannelCommit) -> None:
+        with self._lock:
+            rows, size = self._before[-1]
+            self._commits.append(commit)
+            self._before.append((rows + commit.rows, size + commit.bytes))
 
     def forget(self, version: int) -> None:
         """No reader will be asked about that is before ``version``."""
-        gone = self._place(version)
-        del self._commits[:gone], self._before[:gone]
+        with self._lock:
+            gone = self._place(version)
+            del self._commits[:gone], self._before[:gone]
 
     def backlog(self, sender: str, position: DeltaPosition | None, now_ms: int) -> Backlog:
         """What is unread behind a position; None for a reader that has read nothing.
@@ -135,6 +144,10 @@ class ChannelTail:
             position: the reader's.
             now_ms: the wall clock, by which the log's times are.
         """
+        with self._lock:
+            return self._backlog(sender, position, now_ms)
+
+    def _backlog(self, sender: str, position: DeltaPosition | None, now_ms: int) -> Backlog:
         place = self._place(position.version) if position else 0
         (rows, size), (rows_before, size_before) = self._before[-1], self._before[place]
         rows, size = rows - rows_before, size - size_before

@@ -145,8 +145,7 @@ class Backpressure:
             meter.began(batch_id, self._now_ms())
         if self._max_backlog_bytes is None or channel is None:
             return
-        with channel.lock:  # nobody but this stage writes to it
-            channel.tail.advance()
+        channel.tail.advance()  # nobody but this stage writes to it
         with self._changed:
             while snapshot >= self._pending and not self._stopped:
                 behind = self._too_far_behind(stage, channel)
@@ -173,8 +172,8 @@ class Backpressure:
 
     def _backlog(self, name: str, reader: str) -> Backlog:
         channel = self._channels[name]
+        channel.tail.advance()
         with channel.lock:
-            channel.tail.advance()
             return channel.tail.backlog(name, channel.readers[reader], self._wall_ms())
 
     def _has_read(self, channel: _Channel, reader: str, position: DeltaPosition) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from absflow.errors import JobFailedError, StorageError
 from absflow.facts.writer import FactWriter
@@ -34,7 +34,6 @@ from absflow.protocol.coordinator.messages import (
 )
 from absflow.protocol.coordinator.pending import Coordinator
 from absflow.protocol.lineage import Compacted
-from absflow.protocol.load import Load
 from absflow.storage import clock
 
 __all__ = ["Answer", "CoordinatorEffects"]
@@ -67,8 +66,8 @@ class CoordinatorEffects:
         # Called with every checkpoint that completes, and with the answer to every request.
         self.on_completed: Callable[[int], None] = lambda _: None
         self.on_answer: Callable[[Answer], None] = lambda _: None
-        # What a stage is doing when a checkpoint completes.
-        self.load_of: Callable[[str], Load | None] = lambda _: None
+        # Finds what else a manifest has; :meth:`complete` goes on from there.
+        self.finalise: Callable[[Manifest], None] = lambda _: None
         self.state = state
         self.completed_count = 0
         self.finished_checkpoint: int | None = None
@@ -93,6 +92,10 @@ class CoordinatorEffects:
                 stop = stop or isinstance(action, StopJob)
                 waiting.extend(self._do(action))
         return stop
+
+    def complete(self, manifest: Manifest) -> bool:
+        """Commit a manifest that is whole; else as :meth:`handle`."""
+        return self.handle(self._complete(manifest))
 
     def write_deleted(self, checkpoint_ids: Sequence[int], request: str = "") -> None:
         """Write what retention decided, or somebody asked for; raises as :meth:`handle`."""
@@ -124,7 +127,7 @@ class CoordinatorEffects:
             case WriteOvertake(barrier):
                 return self._overtake(barrier)
             case WriteCompletion(manifest):
-                return [self._complete(manifest)]
+                self.finalise(manifest)
             case WriteAbort():
                 self._tables.write_abort(action, clock.now_ms())
                 if action.request:
@@ -171,14 +174,9 @@ class CoordinatorEffects:
             return [CheckpointFailed(barrier.checkpoint_id, reason, str(error))]
         return []
 
-    def _with_load(self, manifest: Manifest) -> Manifest:
-        stages = (replace(s, load=self.load_of(s.report.stage)) for s in manifest.stages)
-        return replace(manifest, stages=tuple(stages))
-
     def _complete(self, manifest: Manifest) -> Event:
         checkpoint_id = manifest.checkpoint_id
         try:
-            manifest = self._tables.with_channel_state(self._with_load(manifest))
             self._tables.write_completion(manifest, clock.now_ms())
         except StorageError as error:
             # The commit may have landed all the same; only the table knows.

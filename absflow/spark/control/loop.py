@@ -10,6 +10,7 @@ import logging
 import queue
 import signal
 import threading
+import time
 from concurrent.futures import Future
 from contextlib import ExitStack
 
@@ -29,6 +30,9 @@ from absflow.protocol.retention.deletion import Deletion
 from absflow.spark.batch.backpressure import Backpressure
 from absflow.spark.batch.listener import BatchDone, QueryDied, QueryIdle, QueryListener
 from absflow.spark.control.effects import CoordinatorEffects
+from absflow.spark.control.finaliser import Finaliser, ManifestReady
+from absflow.spark.control.lookout import Lookout
+from absflow.spark.control.occupation import Occupation
 from absflow.spark.control.progress import Progress
 from absflow.spark.control.publisher import PublicationFailed, Publisher
 from absflow.spark.control.queries import Queries
@@ -45,10 +49,18 @@ from absflow.storage.session import conf_set
 __all__ = ["JobLoop"]
 
 _LOG = logging.getLogger(__name__)
-_LOOK_EVERY_MS = 500
 
 _Posted = (
-    Event | BatchDone | QueryIdle | QueryDied | PublicationFailed | FactWanted | SavepointRequest
+    Event
+    | BatchDone
+    | QueryIdle
+    | QueryDied
+    | ManifestReady
+    | PublicationFailed
+    | FactWanted
+    | SavepointRequest
+    | Deletion
+    | Exception
 )
 
 
@@ -92,11 +104,12 @@ class JobLoop:
         except BaseException:  # nobody will have this run, to end it
             prepared.claim.lock.release()
             raise
-        self._savepoints = Savepoints(self._coordinator, requests, delete=self._delete)
+        self._savepoints = Savepoints(self._coordinator)
+        self._lookout = Lookout(prepared.claim.fence, requests, self._events.put)
         self._queries = Queries(
             self._graph.job, self._settings.restart_policy, self._backpressure, self._events.put
         )
-        self._looked_ms = 0
+        self._occupation = Occupation(time.monotonic())
         self._session = ExitStack()
         self._listener = QueryListener(self._events.put)
         self._thread = threading.Thread(
@@ -118,6 +131,7 @@ class JobLoop:
             completed=self._coordinator.completed_count,
             pending=tuple(sorted(state.pending)),
             stages=self._queries.progress(),
+            thread=self._occupation.load(time.monotonic(), self._events.qsize()),
         )
 
     def ask(self, *, stop: bool = False, drain: bool = False) -> Future[int]:
@@ -136,11 +150,14 @@ class JobLoop:
         """Start the queries and the thread."""
         self._spark.streams.addListener(self._listener)
         self._publisher = self._start_publisher()
+        self._finaliser = Finaliser(
+            self._prepared.facts.with_channel_state, self._backpressure.load, self._events.put
+        )
         self._retention = Retention(
             self._root, self._job, self._prepared.claim.fence, self._events.put
         )
         self._coordinator.on_completed = self._completed
-        self._coordinator.load_of = self._backpressure.load
+        self._coordinator.finalise = self._finaliser.submit
         # File sources ask this session in every batch, Delta's a copy of it that a query makes.
         self._session.enter_context(conf_set(self._spark, self._prepared.session))
         try:
@@ -161,6 +178,7 @@ class JobLoop:
             self._stop_queries()
             self._prepared.claim.lock.release()
             raise
+        self._lookout.start()
         self._thread.start()
         if self._settings.savepoint_on_sigterm:
             self._stop_on_sigterm()
@@ -180,7 +198,7 @@ class JobLoop:
             stop = False
             while not stop:
                 stop = self._turn()
-            self._poll()  # who asks now is refused
+            self._refuse_late()
             self.failure = self._coordinator.failure
         except BaseException as error:
             self.failure = _failed(error)
@@ -193,21 +211,29 @@ class JobLoop:
             event = self._events.get(timeout=self._coordinator.wait_ms() / 1000)
         except queue.Empty:
             event = None
-        self._look_for_newer(event)
+        begin_s, waiting = time.monotonic(), self._events.qsize()
         stop = self._handle(event)
+        handled_s = time.monotonic()
+        if event is not None:
+            self._occupation.took(type(event).__name__, begin_s, handled_s, waiting + 1)
         now = clock.steady_ms()
-        stop = self._poll() or stop
         self._queries.look(now)
         stop = self._coordinator.handle(Tick(now, clock.now_ms())) or stop
         self._backpressure.pending(max(self._coordinator.state.pending, default=0))
+        self._occupation.took("clock", handled_s, time.monotonic(), 0)
         return stop
 
-    def _poll(self) -> bool:
-        try:
-            return self._savepoints.poll()
-        except StorageError:  # the next poll may do better
-            _LOG.warning("could not look for requests", exc_info=True)
-            return False
+    def _refuse_late(self) -> None:
+        """The job stops: refuse who has asked for a savepoint until now."""
+        self._lookout.close()
+        self._lookout.look_for_requests()
+        while not self._events.empty():
+            event = self._events.get()
+            if isinstance(event, SavepointRequest):
+                try:
+                    self._savepoints.trigger(event)
+                except StorageError:  # who has asked learns by the job's end
+                    _LOG.warning("could not refuse a savepoint", exc_info=True)
 
     def _handle(self, event: _Posted | None) -> bool:
         """Do what an event asks for; whether the job is to stop."""
@@ -219,7 +245,12 @@ class JobLoop:
             case QueryIdle():
                 self._queries.idle(event)
             case QueryDied():
+                self._look_for_newer()  # it may have died because of that
                 self._queries.died(event)
+            case ManifestReady(manifest):
+                return self._coordinator.complete(manifest)
+            case Deletion():
+                self._retention.delete(event)
             case FactWanted():
                 event.write(self._coordinator)
             case SavepointRequest():
@@ -230,26 +261,22 @@ class JobLoop:
                     f"published to sink {sink!r}. Nothing is lost: mend the cause and start the "
                     f"job again, which makes it good. The error: {error}"
                 ) from error
+            case Exception():
+                raise event
             case _:
                 return self._coordinator.handle(event)
         return False
-
-    def _delete(self, deletion: Deletion) -> None:
-        self._retention.delete(deletion)
 
     def _completed(self, checkpoint_id: int) -> None:
         self._publisher.submit(checkpoint_id)
         self._retention.wake()
 
-    def _look_for_newer(self, event: _Posted | None) -> None:
-        """Whether this driver must stop; a query that died may have done so because of that."""
-        now = clock.steady_ms()
-        if isinstance(event, QueryDied) or now - self._looked_ms >= _LOOK_EVERY_MS:
-            self._looked_ms = now
-            try:
-                self._prepared.claim.fence.check()
-            except StorageError:  # the next look may do better, and each write looks for itself
-                _LOG.warning("could not look for a newer driver", exc_info=True)
+    def _look_for_newer(self) -> None:
+        """Whether this driver must stop."""
+        try:
+            self._prepared.claim.fence.check()
+        except StorageError:  # the next look may do better, and each write looks for itself
+            _LOG.warning("could not look for a newer driver", exc_info=True)
 
     def _start_publisher(self) -> Publisher:
         return Publisher(
@@ -293,10 +320,12 @@ class JobLoop:
             _LOG.warning("not flushed before savepoint %d: %s", savepoint, left)
 
     def _stop_queries(self) -> None:
+        self._lookout.close()
         self._retention.close()
         self._savepoints.drain.stop()
         self._backpressure.stop()
         self._queries.stop()
+        self._finaliser.close()
         # Last, for it publishes what has completed until now.
         self._publisher.close()
         self._session.close()

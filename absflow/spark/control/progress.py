@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from absflow.protocol.load import Load
+from absflow.spark.control.occupation import ThreadLoad
 
 __all__ = ["Progress", "StageProgress"]
 
@@ -36,9 +37,11 @@ class Progress:
         completed: checkpoints that this run completed.
         pending: checkpoints under way.
         stages: by name in topological order.
+        thread: what the job's thread does with its time; every stage reports to it.
     """
 
     checkpoint_id: int
     completed: int
     pending: tuple[int, ...]
     stages: Mapping[str, StageProgress]
+    thread: ThreadLoad = field(default_factory=ThreadLoad)

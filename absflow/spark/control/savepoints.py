@@ -9,13 +9,11 @@ is for every driver, and goes to :mod:`absflow.spark.control.retention`.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from concurrent.futures import Future
 
 from absflow.errors import SavepointFailedError
-from absflow.facts.requests import Requests, SavepointRequest
+from absflow.facts.requests import SavepointRequest
 from absflow.protocol.coordinator.messages import SavepointRequested
-from absflow.protocol.retention.deletion import Deletion
 from absflow.spark.batch.drain import Drain
 from absflow.spark.control.effects import Answer, CoordinatorEffects
 from absflow.storage import clock
@@ -31,24 +29,11 @@ class Savepoints:
         drained: the savepoint that the job stops with, drained; 0 if there is none.
     """
 
-    def __init__(
-        self,
-        coordinator: CoordinatorEffects,
-        requests: Requests,
-        delete: Callable[[Deletion], None],
-    ) -> None:
-        """Ask ``coordinator`` for them; ``requests`` are those from outside.
-
-        Args:
-            coordinator: gets the requests for savepoints.
-            requests: the requests from outside.
-            delete: gets those for deletions; must not block.
-        """
+    def __init__(self, coordinator: CoordinatorEffects) -> None:
+        """Ask ``coordinator`` for them."""
         self.drain = Drain()
         self.drained = 0
         self._coordinator = coordinator
-        self._requests = requests
-        self._delete = delete
         self._answers: dict[str, Future[int]] = {}
         self._draining = ""
         coordinator.on_answer = self._answered
@@ -58,16 +43,6 @@ class Savepoints:
         request = SavepointRequest(uuid.uuid4().hex, stop, drain)
         answer = self._answers[request.request] = Future()
         return request, answer
-
-    def poll(self) -> bool:
-        """Carry out the requests that have come from outside; whether the job is to stop."""
-        stop = False
-        for request in self._requests.poll():
-            if isinstance(request, Deletion):
-                self._delete(request)
-            else:
-                stop = self.trigger(request) or stop
-        return stop
 
     def trigger(self, request: SavepointRequest) -> bool:
         """Trigger a savepoint; whether the job is to stop at once."""
