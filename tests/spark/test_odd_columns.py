@@ -90,12 +90,13 @@ def odd_job(spark: SparkSession, place: Path, *, bounded: bool = False) -> absfl
         seen = np.bincount(context.key_of_row, minlength=len(state))
         n = np.where(context.is_new, 0, state[second["state"][0]].fillna(0)) + seen
         new = state.assign(**dict.fromkeys(second["state"], n.astype("int64")))
-        return absflow.Result(output=new, state=new)
+        return absflow.Result(output=new.iloc[context.key_of_row], state=new)
 
     def count(key: Any, frames: Any, state: Any) -> Iterator[pd.DataFrame]:
-        n = sum(len(frame) for frame in frames) + (state.get[0] if state.exists else 0)
+        rows = sum(len(frame) for frame in frames)
+        n = rows + (state.get[0] if state.exists else 0)
         state.update((n,) * len(third["state"]))
-        yield pd.DataFrame({third["output"][0]: [n], third["output"][1]: [key[0]]})
+        yield pd.DataFrame(dict(zip(third["output"], ([n] * rows, [key[0]] * rows), strict=True)))
 
     job = absflow.Job("odd", spark)
     given: Any = job.source("rows", source(spark, place), bounded=bounded)
