@@ -190,9 +190,7 @@ class History:
                 f"{', '.join(columns.key)} at {b}: keys of the one are none of the other"
             )
         same_key = " AND ".join(f"a.{k} <=> b.{k}" for k in map(quoted, columns.key))
-        keys = ", ".join(
-            f"coalesce(a.{k}, b.{k}) AS {k}" for k in map(quoted, columns.key)
-        )
+        keys = ", ".join(f"coalesce(a.{k}, b.{k}) AS {k}" for k in map(quoted, columns.key))
         was, now = (
             history_sql.struct((n, f"{side}.{quoted(n)}") for n in of.state)
             for side, of in (("a", old), ("b", columns))
@@ -287,8 +285,7 @@ class History:
 
     def _checkpoints_sql(self) -> str:
         cases = " ".join(
-            f"WHEN {literal(r.code)} THEN {literal(r.sentence)}"
-            for r in FailureReason
+            f"WHEN {literal(r.code)} THEN {literal(r.sentence)}" for r in FailureReason
         )
         facts = f"(SELECT * FROM {self._facts} WHERE kind IN {_ENDS})"
         return f"""
