@@ -29,6 +29,7 @@ from absflow.protocol.lineage import lineage_of
 from absflow.protocol.recovery.branch import Branch, branch_of
 from absflow.storage import history_sql
 from absflow.storage.layout import Layout
+from absflow.storage.sql import literal, quoted, table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,8 +103,8 @@ class History:
         self._stages = stages.newest
         self._branch = branch
         self._reader = facts
-        self._facts = history_sql.table(layout.checkpoints)
-        self._barriers = history_sql.table(layout.barriers)
+        self._facts = table(layout.checkpoints)
+        self._barriers = table(layout.barriers)
 
     def checkpoints(self) -> DataFrame:
         """One row per triggered checkpoint, pending ones included.
@@ -167,8 +168,8 @@ class History:
 
             check_key(columns, key, whole=True)
             for name, value in key.items():
-                frame = frame.where(frame[history_sql.quoted(name)].eqNullSafe(lit(value)))
-        return frame.orderBy("checkpoint_id", *map(history_sql.quoted, columns.key))
+                frame = frame.where(frame[quoted(name)].eqNullSafe(lit(value)))
+        return frame.orderBy("checkpoint_id", *map(quoted, columns.key))
 
     def difference(self, stage: str, a: int, b: int) -> DataFrame:
         """The keys whose state differs between two checkpoints.
@@ -188,12 +189,10 @@ class History:
                 f"the key of stage {stage!r} was {', '.join(old.key)} at checkpoint {a} and is "
                 f"{', '.join(columns.key)} at {b}: keys of the one are none of the other"
             )
-        same_key = " AND ".join(f"a.{k} <=> b.{k}" for k in map(history_sql.quoted, columns.key))
-        keys = ", ".join(
-            f"coalesce(a.{k}, b.{k}) AS {k}" for k in map(history_sql.quoted, columns.key)
-        )
+        same_key = " AND ".join(f"a.{k} <=> b.{k}" for k in map(quoted, columns.key))
+        keys = ", ".join(f"coalesce(a.{k}, b.{k}) AS {k}" for k in map(quoted, columns.key))
         was, now = (
-            history_sql.struct((n, f"{side}.{history_sql.quoted(n)}") for n in of.state)
+            history_sql.struct((n, f"{side}.{quoted(n)}") for n in of.state)
             for side, of in (("a", old), ("b", columns))
         )
         equal = "false"
@@ -240,7 +239,7 @@ class History:
                 views[f"{plain}_state"] = self._states_sql(columns)
                 views[f"{plain}_changes"] = self._changes_sql(columns)
         for name, text in views.items():
-            view = history_sql.quoted(f"{prefix}{name}")
+            view = quoted(f"{prefix}{name}")
             self._spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS {text}")
         return [f"{prefix}{name}" for name in views]
 
@@ -286,8 +285,7 @@ class History:
 
     def _checkpoints_sql(self) -> str:
         cases = " ".join(
-            f"WHEN {history_sql.literal(r.code)} THEN {history_sql.literal(r.sentence)}"
-            for r in FailureReason
+            f"WHEN {literal(r.code)} THEN {literal(r.sentence)}" for r in FailureReason
         )
         facts = f"(SELECT * FROM {self._facts} WHERE kind IN {_ENDS})"
         return f"""
@@ -336,7 +334,7 @@ class History:
               SELECT sort_array(collect_list(struct(size(replaces) AS length, replaces, set_id)),
                                 false) AS compacted
               FROM {self._facts}
-              WHERE kind = 'COMPACTED' AND stage = {history_sql.literal(columns.stage)})
+              WHERE kind = 'COMPACTED' AND stage = {literal(columns.stage)})
             WHERE s IS NOT NULL"""
 
     def _manifest(self, stage: str, checkpoint: int | None) -> tuple[list[int], tuple[int, int]]:
@@ -357,4 +355,4 @@ class History:
         return list(lineage), whose_completed(known.completions[found[0]])
 
     def _history(self, columns: StageColumns) -> str:
-        return history_sql.table(self._layout.state(columns.table))
+        return table(self._layout.state(columns.table))

@@ -20,10 +20,11 @@ from absflow.columnar.process import Process
 from absflow.columnar.restore_packer import Migration
 from absflow.errors import AbsflowError, GraphError
 from absflow.graph.check import check
-from absflow.graph.nodes import SinkNode, SourceNode, StageNode, Upgrade
+from absflow.graph.nodes import Graph, SinkNode, SourceNode, StageNode, Upgrade
+from absflow.graph.places import check_places
 from absflow.settings.catalog import PREFIX
 from absflow.settings.reading import Settings
-from absflow.sinks import Sink
+from absflow.sinks import DeltaSink, Sink
 from absflow.spark.control.run import Run
 from absflow.spark.model import JobSpec
 from absflow.spark.sources.describe import check_source, describe_source
@@ -274,7 +275,23 @@ class Job:
             settings.key_groups,
             settings.edges,
         )
+        self._check_sinks_and_places(graph, settings)
         return JobSpec(graph, settings, self._frames, self._targets)
+
+    def _check_sinks_and_places(self, graph: Graph, settings: Settings) -> None:
+        for name, node in graph.sinks.items():
+            sink = self._targets[name]
+            if isinstance(sink, DeltaSink):
+                sink.check(name, graph.stages[node.stage].output)
+        root = StorageRoot.open(self._spark, settings.storage_path)
+        given = {name: describe_source(frame) for name, frame in self._frames.items()}
+        read = {
+            name: root.files.qualified(source.options["path"])
+            for name, source in given.items()
+            if "path" in source.options and (source.is_files or source.format == "delta")
+        }
+        written = {name: sink.position(self._spark)[0] for name, sink in self._targets.items()}
+        check_places(root.layout.root, read, {n: path for n, path in written.items() if path})
 
 
 def _functions(

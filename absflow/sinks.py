@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from absflow.errors import GraphError
 from absflow.storage.delta import tables, transactions
 from absflow.storage.delta.log import Commit, log_file, parse_commit
+from absflow.storage.delta.names import unfit
 from absflow.storage.files import Files
 
 __all__ = [
@@ -196,6 +197,30 @@ class DeltaSink:
     path: str
     partition_by: Sequence[str] = ()
     reads_all: ClassVar[bool] = True
+
+    def check(self, name: str, schema: pa.Schema) -> None:
+        """Refuse what no table could be made for, before anything is written.
+
+        Args:
+            name: the sink's name.
+            schema: the stage's output.
+
+        Raises:
+            GraphError: naming the column.
+        """
+        if why := unfit(schema):
+            raise GraphError(f"sink {name!r}: {why}; rename the column in the stage's output")
+        if isinstance(self.partition_by, str):
+            raise GraphError(
+                f"sink {name!r}: partition_by is the text {self.partition_by!r}, but a list of "
+                f"columns is expected: [{self.partition_by!r}]"
+            )
+        for column in self.partition_by:
+            if column not in schema.names:
+                raise GraphError(
+                    f"sink {name!r}: its partition column {column!r} is none of the stage's "
+                    f"output columns {schema.names}"
+                )
 
     def prepare(self, spark: SparkSession, schema: pa.Schema) -> None:
         """Create the table up front: several writers creating one path at once would conflict.

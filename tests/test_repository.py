@@ -3,6 +3,7 @@
 import ast
 import configparser
 import importlib
+import itertools
 import os
 import re
 import shutil
@@ -64,6 +65,9 @@ OLD_WORDS = re.compile(
     )
     + r")\b"
 )
+
+# Whose columns have names of absflow's own (pages), and what sees to all others.
+MAP_IN_ARROW = {"absflow/storage/delta/transactions.py", "absflow/spark/worker/any_names.py"}
 
 LINT_IMPORTS = "from importlinter.cli import lint_imports_command as main; main()"
 
@@ -159,6 +163,46 @@ def test_old_words_are_gone():
             text = path.read_text(encoding="utf-8")
             found += [f"{name_of(path)}: {match[0]}" for match in OLD_WORDS.finditer(text)]
     assert found == []
+
+
+def test_names_are_quoted_in_one_place():
+    """Only absflow/storage/sql.py puts names into backticks, and `F.col` gets them from there."""
+    found = []
+    for name, text in modules():
+        for node in ast.walk(ast.parse(text)):
+            if name != "absflow/storage/sql.py" and _puts_in_backticks(node):
+                found.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
+            match node:
+                case ast.Call(func=ast.Attribute(attr="col"), args=[argument]):
+                    if not (isinstance(argument, ast.Constant) or "quoted" in ast.unparse(node)):
+                        found.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
+    assert found == []
+
+
+def test_columns_of_any_names_are_mapped_by_place():
+    """PySpark's mapInArrow finds columns by name; for those of users it is called in one place."""
+    calling = {
+        name
+        for name, text in modules()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute) and node.attr == "mapInArrow"
+    }
+    assert calling == MAP_IN_ARROW
+
+
+def _puts_in_backticks(node: ast.AST) -> bool:
+    match node:
+        case ast.JoinedStr(values=parts):
+            pairs = itertools.pairwise(parts)
+            return any(
+                isinstance(a, ast.Constant)
+                and str(a.value).endswith("`")
+                and isinstance(b, ast.FormattedValue)
+                for a, b in pairs
+            )
+        case ast.BinOp(op=ast.Add(), left=ast.Constant(value="`")):
+            return True
+    return False
 
 
 def test_the_wings_have_few_files_beside_them():

@@ -57,7 +57,7 @@ def _write(reader: Reader, **request: Any) -> str:
         # A table of an earlier version gets the columns that it lacks.
         write_deltalake(reader.requests, table, mode="append", schema_mode="merge")
     except (DeltaError, OSError) as error:
-        raise StorageError(f"could not write to {reader.requests!r}: {error}") from error
+        raise StorageError(f"could not write a request under {reader.root!r}: {error}") from error
     return str(row["request"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
@@ -33,7 +34,7 @@ from absflow.protocol.lineage import lineage_of
 from absflow.protocol.retention.deletion import Deletion, freed, judge
 from absflow.protocol.retention.inventory import Action, DeleteSets, RetentionPolicy
 from absflow.protocol.retention.plan import explain, plan
-from absflow.storage.layout import Layout
+from absflow.storage.layout import Layout, check_place
 
 __all__ = ["Reader"]
 
@@ -44,9 +45,15 @@ class Reader:
     """The tables under one storage root, as they are when first asked for."""
 
     def __init__(self, root: str) -> None:
-        """Read below ``root``, a path or URL as Spark takes it."""
+        """Read below ``root``, a path or URL as Spark takes it.
+
+        Raises:
+            StorageError: it has a path that no job can have.
+        """
         self.root = root
         url = re.sub(r"^s3[an]://", "s3://", re.sub(r"^file:/+", "/", root))
+        url = url if "://" in url else os.path.abspath(url)
+        check_place(url)
         self._layout = Layout(url.rstrip("/"))
         self._storage = FileReader(root)
 
@@ -181,12 +188,15 @@ def _newest(changes: pa.Table, key: Sequence[str], lineage: Sequence[int]) -> pa
     """The last change of each key, unless it is a deletion; sorted by key."""
     place = pc.index_in(changes["set_id"], value_set=pa.array(lineage, pa.int64()))
     changes = changes.take(pc.sort_indices(place))
-    numbered = changes.select(key).append_column(_ROW, pa.array(np.arange(changes.num_rows)))
+    # By place: Arrow takes a name that begins with a dot for a path.
+    places = [f"key{place}" for place in range(len(key))]
+    numbered = changes.select(key).rename_columns(places)
+    numbered = numbered.append_column(_ROW, pa.array(np.arange(changes.num_rows)))
     # In this thread: one of Arrow's may let go of NumPy's memory when Python has ended, and abort.
-    last = numbered.group_by(list(key), use_threads=False).aggregate([(_ROW, "max")])[f"{_ROW}_max"]
-    rows = changes.take(last)
-    rows = rows.filter(pc.equal(rows["op"], "upsert"))
-    return rows.sort_by([(name, "ascending") for name in key])
+    last = numbered.group_by(places, use_threads=False).aggregate([(_ROW, "max")])
+    last = last.filter(pc.equal(changes["op"].take(last[f"{_ROW}_max"]), "upsert"))
+    last = last.sort_by([(place, "ascending") for place in places])
+    return changes.take(last[f"{_ROW}_max"])
 
 
 def _is(name: str, value: pa.Scalar) -> ds.Expression:

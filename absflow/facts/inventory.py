@@ -180,7 +180,8 @@ def _origin(root: str, attempt: attempts.Attempt) -> int:
 
 
 def _plain(root: str) -> str:
-    return re.sub("^file:/+", "/", root)
+    """A root as it is named by Spark and by who reads it without, who has other schemes."""
+    return re.sub("^s3[an]://", "s3://", re.sub("^file:/+", "/", root))
 
 
 def _completed(checkpoint_id: int, attempt: int, manifest: Sequence[Row]) -> Completed:

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from absflow.facts.reading import Match
 from absflow.storage.delta import tables
 from absflow.storage.files import Files
+from absflow.storage.sql import quoted
 
 __all__ = ["SparkStorageReader"]
 
@@ -50,7 +51,7 @@ class SparkStorageReader:
 def _wanted(match: Match) -> Column:
     """In a form by which Delta leaves out files: of a list of ids it sees only the ends."""
     checkpoint_id = F.col("checkpoint_id")
-    parts: list[Column] = [F.col(name) == value for name, value in match.equal]
+    parts: list[Column] = [F.col(quoted(name)) == value for name, value in match.equal]
     parts += [F.col("kind").isin(*match.kinds)] if match.kinds else []
     parts += [] if match.first is None else [checkpoint_id >= match.first]
     parts += [] if match.last is None else [checkpoint_id <= match.last]

@@ -14,27 +14,15 @@ from dataclasses import replace
 import pyarrow as pa
 
 from absflow.columnar.keys import check_key_type
-from absflow.columnar.pages import CHANNEL_FIELDS
 from absflow.columnar.spec import InputSpec, StageSpec
-from absflow.columnar.state import DELETED, MODIFIED_EPOCH
 from absflow.errors import GraphError
+from absflow.graph.columns import check_channel, check_input, check_output, check_state
 from absflow.graph.description import _text
 from absflow.graph.nodes import Graph, SinkNode, SourceNode, StageNode
 
 __all__ = ["check"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-# Columns of the tables and views of state and rows, beside the user's own; case is ignored.
-_RESERVED = {
-    *(f.name for f in CHANNEL_FIELDS),
-    MODIFIED_EPOCH,
-    DELETED,
-    "set_id",
-    "checkpoint_id",
-    "at_checkpoint",
-    "key_group",
-    "op",
-}
 
 
 def check(
@@ -95,7 +83,15 @@ def check(
     if edges != "channel":
         specs = _with_direct_edges(specs, {sink.stage for sink in sinks}, edges)
     upgrades = {name: node.upgrade for name, node in by_stage.items()}
-    return Graph(job, by_source, specs, upstream, {s.name: s for s in sinks}, upgrades)
+    graph = Graph(job, by_source, specs, upstream, {s.name: s for s in sinks}, upgrades)
+    return _with_checked_channels(graph)
+
+
+def _with_checked_channels(graph: Graph) -> Graph:
+    for name, spec in graph.stages.items():
+        if graph.has_channel(name):
+            check_channel(name, spec.output, forwards=name in graph.sources)
+    return graph
 
 
 def _with_direct_edges(
@@ -197,10 +193,10 @@ def _forwarding(source: SourceNode) -> StageNode:
 
 
 def _spec(node: StageNode, inputs: tuple[InputSpec, ...], key_groups: int) -> StageSpec:
-    for what, schema in [("state", node.state), ("output", node.output)]:
-        _check_columns(node.name, what, schema, node.key if what == "state" else ())
     for given in inputs:
-        _check_columns(node.name, f"input {given.name!r}", given.schema, ())
+        if given.root:
+            check_input(node.name, given.name, given.schema)
+    check_output(node.name, node.output)
     if node.process and not node.key:
         raise GraphError(f"stage {node.name!r} has no key; name one or several key columns")
     if len(set(node.key)) != len(node.key):
@@ -222,6 +218,7 @@ def _spec(node: StageNode, inputs: tuple[InputSpec, ...], key_groups: int) -> St
             )
         keys = own
     assert keys is not None  # a stage has an input
+    check_state(node.name, node.key, keys, node.state)
     _check_defaults(node)
     return StageSpec(
         name=node.name,
@@ -248,20 +245,3 @@ def _check_defaults(node: StageNode) -> None:
                 f"stage {node.name!r}: the default {value!r} of state column {name!r} is no "
                 f"{node.state.field(name).type} ({error})"
             ) from error
-
-
-def _check_columns(stage: str, what: str, schema: pa.Schema, keys: tuple[str, ...]) -> None:
-    names = [*keys, *schema.names]
-    lower = [n.lower() for n in names]
-    twice = sorted({n for n in names if lower.count(n.lower()) > 1})
-    if twice:
-        raise GraphError(
-            f"stage {stage!r}: column {twice[0]!r} stands twice in its {what}"
-            + (" and key; the key columns are added to the state by absflow" if keys else "")
-        )
-    taken = sorted(n for n in names if n.lower() in _RESERVED)
-    if taken:
-        raise GraphError(
-            f"stage {stage!r}: column {taken[0]!r} of its {what} has a name that absflow's own "
-            "tables use; rename it"
-        )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from absflow.protocol.checkpoints import StageColumns
+from absflow.storage.sql import each, literal, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -14,14 +15,10 @@ __all__ = [
     "changes",
     "comparable",
     "comparable_state",
-    "each",
     "lineage_of",
-    "literal",
     "newest",
-    "quoted",
     "stage",
     "struct",
-    "table",
 ]
 
 
@@ -148,23 +145,3 @@ def struct(parts: Iterable[tuple[str, str]]) -> str:
 def stage(name: str) -> str:
     """A stage's part of the manifest in the column ``stages``; null if it has none."""
     return f"get(filter(stages, s -> s.stage = {literal(name)}), 0)"
-
-
-def each(alias: str, names: Sequence[str]) -> str:
-    """Columns of the table called ``alias``."""
-    return ", ".join(f"{alias}.{quoted(name)}" for name in names)
-
-
-def table(path: str) -> str:
-    """The Delta table at a qualified path."""
-    return f"delta.{quoted(path)}"
-
-
-def quoted(name: str) -> str:
-    """A name as an identifier."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def literal(text: str) -> str:
-    """A text as a value."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-__all__ = ["Layout"]
+from absflow.errors import StorageError
+
+__all__ = ["Layout", "check_place"]
+
+# Spark takes some of them for wildcards where it reads files, and Hadoop a backslash for a slash;
+# delta-rs, by which the command line reads, decodes %20 once too often, and finds other places.
+_REFUSED = re.compile(r"%[0-9A-Fa-f]{2}|[\\?*\[\]{}|^\x00-\x1f\x7f]")
+
+
+def check_place(root: str) -> None:
+    """Refuse a storage root where not all that reads it would look at the same place.
+
+    Raises:
+        StorageError: naming what of the path it is.
+    """
+    if found := _REFUSED.search(root):
+        raise StorageError(
+            f"the storage root {root!r} has {found[0]!r} in its path, by which readers of Spark "
+            "or of Delta are led to another place; choose a path without it, and without any of "
+            r"\ ? * [ ] { } | ^ and line breaks"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from absflow.storage.files import Files
-from absflow.storage.layout import Layout
+from absflow.storage.layout import Layout, check_place
 
 __all__ = ["StorageRoot"]
 
@@ -28,6 +28,12 @@ class StorageRoot:
 
     @classmethod
     def open(cls, spark: SparkSession, path: str) -> StorageRoot:
-        """The root at ``path``; it need not be there yet."""
+        """The root at ``path``; it need not be there yet.
+
+        Raises:
+            StorageError: no job can have this path.
+        """
         files = Files(spark)
-        return cls(spark, files, Layout(files.qualified(path)))
+        root = files.qualified(path)
+        check_place(root)
+        return cls(spark, files, Layout(root))

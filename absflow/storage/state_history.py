@@ -8,6 +8,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from absflow.storage.sql import quoted
+
 __all__ = ["history_columns", "live_rows"]
 
 
@@ -25,7 +27,7 @@ def history_columns(keys: pa.Schema, state: pa.Schema) -> pa.Schema:
 def live_rows(rows: DataFrame, keys: Sequence[str], lineage: Sequence[int]) -> DataFrame:
     """One row per live key: of rows of a state history in these sets, the newest of each key."""
     place = F.array_position(F.array(*(F.lit(n) for n in lineage)), F.col("set_id"))
-    newest = Window.partitionBy(*(f"`{key}`" for key in keys)).orderBy(place.desc())
+    newest = Window.partitionBy(*map(quoted, keys)).orderBy(place.desc())
     ranked = rows.withColumn("_absflow_rank", F.row_number().over(newest))
     live = ranked.where((F.col("_absflow_rank") == 1) & (F.col("op") == "upsert"))
     return live.drop("_absflow_rank")

@@ -46,6 +46,32 @@ def test_a_replay_on_other_cores_gives_the_same_rows(spark: SparkSession, tmp_pa
         assert all(sorted(p) == list(range(len(p))) for p in places_by_key(rows).values())
 
 
+def test_the_files_of_a_batch_come_by_size_and_not_by_time(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """What the docs say of files and of a Delta table: the largest first, each in its own order."""
+    write_sources(spark, tmp_path, (20, 2_000, 200))
+    frames = {
+        "of_files": spark.readStream.schema(ROWS).parquet(str(tmp_path / "files")),
+        "of_table": spark.readStream.format("delta").load(str(tmp_path / "table")),
+    }
+    with settings(spark, {"storage.path": str(tmp_path / "job"), "key-groups": "2"}):
+        job = absflow.Job("order", spark)
+        for name, frame in frames.items():
+            rows = job.source(name, frame, bounded=True)
+            stage = job.stage(
+                f"s_{name}", rows, key="k", state="n long", output=OUTPUT, process=numbered
+            )
+            job.sink(f"sink_{name}", stage, absflow.DeltaSink(str(tmp_path / name)))
+        job.start().await_termination()
+    due = [pq.read_table(tmp_path / "files" / f"{n}.parquet").to_pylist() for n in (1, 2, 0)]
+    for name in STAGES:
+        found = spark.read.format("delta").load(str(tmp_path / name)).orderBy("place").collect()
+        for k in range(5):
+            ids = [row.id for row in found if row.k == k]
+            assert ids == [row["id"] for rows in due for row in rows if row["k"] == k]
+
+
 def test_what_the_session_says_is_put_back_behind_the_job(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -93,12 +119,12 @@ def start(spark: SparkSession, root: Path, frame: DataFrame) -> absflow.Run:
         return job.start()
 
 
-def write_sources(spark: SparkSession, root: Path) -> None:
+def write_sources(spark: SparkSession, root: Path, sizes: tuple[int, ...] = SIZES) -> None:
     """The same files of random rows as a folder and as a Delta table."""
     random = np.random.default_rng(7)
     (root / "files").mkdir()
     first = 0
-    for number, size in enumerate(SIZES):
+    for number, size in enumerate(sizes):
         ids = random.permutation(size) + first
         table = pa.table({"id": ids, "k": ids % 5})
         path = root / "files" / f"{number}.parquet"

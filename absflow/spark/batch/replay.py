@@ -17,7 +17,7 @@ from absflow.columnar.pages import SEQ_BITS, PageKind
 from absflow.errors import ReplayMismatchError, StorageError
 from absflow.sinks import SinkWrite
 from absflow.storage.delta import tables, transactions
-from absflow.storage.history_sql import quoted
+from absflow.storage.sql import quoted
 
 __all__ = ["check_sink", "is_in_channel"]
 

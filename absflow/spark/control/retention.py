@@ -54,7 +54,7 @@ from absflow.protocol.retention.inventory import (
 from absflow.protocol.retention.plan import compact, plan
 from absflow.spark.control.effects import CoordinatorEffects
 from absflow.spark.model import JobSpec
-from absflow.storage import history_sql, state_history
+from absflow.storage import sql, state_history
 from absflow.storage.delta import tables
 from absflow.storage.files import Files
 from absflow.storage.root import StorageRoot
@@ -311,12 +311,12 @@ class Retention:
         live = state_history.live_rows(rows, columns.key, fact.replaces)
         ids = {"set_id": fact.set_id, "checkpoint_id": fact.checkpoint_id}
         own = {name: F.lit(number).cast("long") for name, number in ids.items()}
-        names = (own.get(n, F.col(history_sql.quoted(n))).alias(n) for n in history.columns)
+        names = (own.get(n, F.col(sql.quoted(n))).alias(n) for n in history.columns)
         write = live.select(*names).write.format("delta").mode("overwrite")
         write.option("replaceWhere", f"set_id = {fact.set_id}").save(path)
 
     def _delete(self, table: str, where: str) -> None:
-        self._spark.sql(f"DELETE FROM {history_sql.table(table)} WHERE {where}")
+        self._spark.sql(f"DELETE FROM {sql.table(table)} WHERE {where}")
 
     def _tidy(self, found: JobInventory) -> None:
         """Remove files that tables do not hold any more, and put small ones together."""
@@ -337,16 +337,16 @@ class Retention:
     def _tidy_table(self, table: str, *, merge: bool) -> None:
         if merge and len(tables.read(self._spark, table).inputFiles()) > MANY_FILES:
             # Streams read on over this: it changes no row, and Delta says so in its log.
-            self._spark.sql(f"OPTIMIZE {history_sql.table(table)}")
+            self._spark.sql(f"OPTIMIZE {sql.table(table)}")
         self._vacuum(table)
 
     def _vacuum(self, table: str) -> None:
         try:
-            self._spark.sql(f"VACUUM {history_sql.table(table)} LITE {RETAIN}")
+            self._spark.sql(f"VACUUM {sql.table(table)} LITE {RETAIN}")
         except PySparkException as error:
             if error.getCondition() != "DELTA_CANNOT_VACUUM_LITE":
                 raise
-            self._spark.sql(f"VACUUM {history_sql.table(table)} FULL {RETAIN}")
+            self._spark.sql(f"VACUUM {sql.table(table)} FULL {RETAIN}")
 
     def _write(self, wanted: FactWanted) -> None:
         self._post(wanted)

@@ -14,6 +14,7 @@ from absflow.protocol.checkpoints import ChannelState
 from absflow.protocol.recovery.matching import StageFit
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.stream.pages import PAGE_TYPE, data_pages
+from absflow.spark.worker.any_names import map_in_arrow
 from absflow.storage import state_history
 from absflow.storage.delta import tables
 from absflow.storage.layout import Layout
@@ -53,7 +54,7 @@ def state_pages(
     rows = rows.drop("checkpoint_id", "key_group")
     if fit.migrate:
         rows = state_history.live_rows(rows, plan.keys[fit.source], fit.lineage)
-    return pages.union(rows.mapInArrow(packer.pack, PAGE_TYPE))
+    return pages.union(map_in_arrow(rows, packer.pack, PAGE_TYPE))
 
 
 def bring_in_flight(

@@ -16,7 +16,7 @@ from absflow.facts.stages import find_stage
 from absflow.protocol.checkpoints import StageColumns
 from absflow.protocol.recovery import matching
 from absflow.spark.model import JobSpec
-from absflow.storage.history_sql import quoted
+from absflow.storage.sql import quoted
 
 __all__ = ["GivenState", "check_keys", "conform"]
 

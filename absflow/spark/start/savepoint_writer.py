@@ -38,6 +38,7 @@ from absflow.spark.model import JobSpec
 from absflow.spark.start.attempt import prepare_sinks
 from absflow.spark.start.savepoint_state import GivenState, check_keys, conform
 from absflow.spark.versions import check_versions
+from absflow.spark.worker.any_names import map_in_arrow
 from absflow.spark.worker.savepoint_rows import savepoint_rows
 from absflow.storage import clock, state_history
 from absflow.storage.delta import tables, transactions
@@ -246,8 +247,8 @@ class _Writing:
         app_id = f"{self._job.graph.job}/{given.name}/written/state"
         log = LogTail(self._files.read, self._files.names, path)
         note = {"stage": given.name, "set": savepoint_id}
-        rows = given.frame.mapInArrow(
-            savepoint_rows(given.spec, savepoint_id), from_arrow_schema(columns)
+        rows = map_in_arrow(
+            given.frame, savepoint_rows(given.spec, savepoint_id), from_arrow_schema(columns)
         )
         try:
             transactions.append_once(rows, path, app_id, savepoint_id, note)

@@ -10,6 +10,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.columnar.pages import PAGE_SCHEMA, PageKind
 from absflow.columnar.spec import StageSpec
+from absflow.spark.worker.any_names import map_in_arrow
 from absflow.spark.worker.packing import pack_function
 
 __all__ = ["PAGE_TYPE", "barrier_pages", "data_pages", "overtake_pages", "pages_in"]
@@ -19,7 +20,7 @@ PAGE_TYPE = from_arrow_schema(PAGE_SCHEMA)
 
 def data_pages(rows: DataFrame, spec: StageSpec, name: str) -> DataFrame:
     """The rows of an input as DATA pages for the key groups of a stage."""
-    return rows.mapInArrow(pack_function(spec, spec.input(name)), PAGE_TYPE)
+    return map_in_arrow(rows, pack_function(spec, spec.input(name)), PAGE_TYPE)
 
 
 def pages_in(spark: SparkSession, directory: str) -> DataFrame:

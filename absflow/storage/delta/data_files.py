@@ -179,7 +179,7 @@ def write(
                 compression=CODECS[codec],
                 # What is declared in ns is us to Spark, which refuses a file with ns.
                 coerce_timestamps="us",
-                write_statistics=[f.name for f in part.schema if _has_bounds(f.type)],
+                write_statistics=[f.name for f in part.schema if _has_bounds(f, part.schema)],
             )
             data = file.getvalue()
             create(name, data)
@@ -243,13 +243,18 @@ def _partitions(
         yield texts, chosen.drop_columns(list(by))
 
 
-def _has_bounds(of: pa.DataType) -> bool:
+def _has_bounds(of: pa.Field, beside: pa.Schema) -> bool:
     """Whether Parquet's own statistics of a column may be written.
 
     Arrow leaves NaN out of them, which is the greatest value to Spark: it would look for what is
-    greater than 1 in no file of 0.5 and NaN.
+    greater than 1 in no file of 0.5 and NaN. And to it `a.b` is the part `b` of a struct `a`, too.
     """
-    return not types.is_nested(of) and not types.is_floating(of)
+    structs = (f"{field.name}." for field in beside if types.is_nested(field.type))
+    return not (
+        types.is_nested(of.type)
+        or types.is_floating(of.type)
+        or any(of.name.startswith(struct) for struct in structs)
+    )
 
 
 def _statistics(columns: pa.Table, rows: int) -> dict[str, Any]:
