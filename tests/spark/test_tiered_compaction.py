@@ -36,12 +36,12 @@ POLICY = RetentionPolicy(retained=100, max_lineage=4, free_dead=0)
 
 
 def states() -> dict[int, list[dict[str, Any]]]:
-    """Of 400 keys a few change with each checkpoint; some go, and come back."""
+    """Of 200 keys a few change with each checkpoint; some go, and come back."""
     chance = random.Random(3)
-    state = {f"k{n}": {"k": f"k{n}", "v": 0} for n in range(400)}
+    state = {f"k{n}": {"k": f"k{n}", "v": 0} for n in range(200)}
     found = {1: list(state.values())}
     for n in range(2, NEWEST + 1):
-        for key in chance.sample([f"k{n}" for n in range(410)], 3):
+        for key in chance.sample([f"k{n}" for n in range(210)], 3):
             state[key] = {"k": key, "v": n}
         for key in chance.sample(sorted(state), 2):
             del state[key]
@@ -91,8 +91,8 @@ def test_tiers_are_merged_within_lineages_and_again(root: Root, made: list[Compa
     """Some begin behind a set that stays, some are made of others, most rewrite little."""
     assert any(begin_of(c.set_id) for c in made)
     assert any(min(c.replaces) < 0 for c in made)
-    # The one before the savepoint, or the one behind it, has come to 120 rows in vain at most once.
-    assert sum(begin_of(c.set_id) == 0 for c in made) <= 2
+    # All become one when 60 rows are dead: about ten checkpoints later.
+    assert 1 <= sum(begin_of(c.set_id) == 0 for c in made) <= 3
     assert Reader(str(root.path)).retention(POLICY).actions == ()
 
 
