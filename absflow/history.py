@@ -331,8 +331,7 @@ class History:
             FROM (SELECT checkpoint_id, {history_sql.stage(columns.stage)} AS s
                   FROM ({self._completed_sql()}) WHERE true {only})
             CROSS JOIN (
-              SELECT sort_array(collect_list(struct(size(replaces) AS length, replaces, set_id)),
-                                false) AS compacted
+              SELECT sort_array(collect_list(set_id), false) AS compacted
               FROM {self._facts}
               WHERE kind = 'COMPACTED' AND stage = {literal(columns.stage)})
             WHERE s IS NOT NULL"""

@@ -100,10 +100,7 @@ def sentence(action: Action) -> str:
         case DeleteManifest(n):
             return f"delete checkpoint {n}"
         case Compact(fact):
-            return (
-                f"compact {len(fact.replaces)} sets of stage {fact.stage} "
-                f"at checkpoint {fact.checkpoint_id}"
-            )
+            return f"compact sets {', '.join(map(str, fact.replaces))} of stage {fact.stage}"
         case DeleteSets(stage, ids):
             return f"delete sets {', '.join(map(str, ids))} of stage {stage}"
         case DeleteEpochs(stage, attempt, upto):

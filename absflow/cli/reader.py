@@ -115,7 +115,7 @@ class Reader:
 
     def retention(self, policy: RetentionPolicy) -> RetentionRecord:
         """What retention would do now, and why the rest stays."""
-        there = self._inventory().inventory
+        there = self.inventory().inventory
         return RetentionRecord(plan(there, policy), explain(there, policy))
 
     def deletion(self, checkpoint_ids: Collection[int]) -> DeletionRecord:
@@ -129,12 +129,13 @@ class Reader:
         for record in records:
             if record.status is not Status.COMPLETED:
                 raise no_checkpoint(self._facts, record.checkpoint_id)
-        found = self._inventory(ids)
+        found = self.inventory(ids)
         refused = judge(found.inventory, Deletion("", tuple(ids))).refused
         frees = () if refused else freed(found.inventory, ids)
         return DeletionRecord(records, refused, frees, self._size(found, frees))
 
-    def _inventory(self, asked: Collection[int] = ()) -> JobInventory:
+    def inventory(self, asked: Collection[int] = ()) -> JobInventory:
+        """What is there, as retention sees it; ``asked`` as for :func:`gather`."""
         sinks = published_sinks(self._storage, self._layout)
         return gather(self._storage, self._layout, sinks, asked)
 
@@ -145,7 +146,7 @@ class Reader:
             for action in actions
             if isinstance(action, DeleteSets)
             for table, there in found.sets[action.stage].items()
-            if not there.isdisjoint(action.set_ids)
+            if not there.keys().isdisjoint(action.set_ids)
             for file in self._storage.files(self._layout.state(table))
             if file["partition.set_id"] in action.set_ids
         )

@@ -47,6 +47,14 @@ class FileReader:
         with self.reading(table):
             return frozenset(int(part[column]) for part in self._delta(table).partitions())
 
+    def sets(self, table: str) -> dict[int, int]:
+        """The sets of a state history, and how many rows the log says that each has; 0 for none."""
+        rows: dict[int, int] = {}
+        for file in self.files(table):
+            set_id = file["partition.set_id"]
+            rows[set_id] = rows.get(set_id, 0) + (file["num_records"] or 0)
+        return rows
+
     def names(self, directory: str) -> list[str]:
         """The names in a directory, but for hidden ones; empty if there is none."""
         with self.reading(directory):
@@ -66,10 +74,11 @@ class FileReader:
                 return str(file.read().decode())
 
     def files(self, table: str) -> list[dict[str, Any]]:
-        """The set and the size of each file of a state history."""
+        """The set, the size and the rows of each file of a state history."""
         with self.reading(table):
             files = pa.table(self._delta(table).get_add_actions(flatten=True))
-        return list(files.select(["partition.set_id", "size_bytes"]).to_pylist())
+        wanted = ["partition.set_id", "size_bytes", "num_records"]
+        return list(files.select(wanted).to_pylist())
 
     def open(self, table: str) -> ds.Dataset:
         """A table.

@@ -43,14 +43,14 @@ class JobInventory:
         inventory: for :func:`absflow.protocol.retention.plan.plan`.
         stages: the stages of every attempt.
         whose: by which description each completed checkpoint is to be read.
-        sets: the sets in each table of state history, by stage and table.
+        sets: the sets in each table of state history, by stage and table, and their rows.
         known: the facts that it rests on.
     """
 
     inventory: Inventory
     stages: Stages
     whose: Mapping[int, tuple[int, int]]
-    sets: Mapping[str, Mapping[str, frozenset[int]]]
+    sets: Mapping[str, Mapping[str, Mapping[int, int]]]
     known: Known
 
     @property
@@ -97,15 +97,17 @@ def gather(
     wanted = {n for n in known.completions if n not in known.deleted or n == goes_on_from}
     manifests = facts.stages(wanted | _own(known, current))
     sets = {
-        stage: {table: reader.values(layout.state(table), "set_id") for table in sorted(tables)}
+        stage: {table: reader.sets(layout.state(table)) for table in sorted(tables)}
         for stage, tables in _tables(stages, reader.names(layout.states)).items()
     }
+    rows = {stage: _together(by_table.values()) for stage, by_table in sets.items()}
     done = known.attempts
     inventory = Inventory(
         attempts=origins,
         ready=attempts[-1].ready,
         **of_facts(known, manifests, current),
-        sets={stage: frozenset().union(*there.values()) for stage, there in sets.items()},
+        sets={stage: frozenset(counted) for stage, counted in rows.items()},
+        rows=rows,
         channels=_channels(
             reader,
             layout,
@@ -185,7 +187,8 @@ def _plain(root: str) -> str:
 
 
 def _completed(checkpoint_id: int, attempt: int, manifest: Sequence[Row]) -> Completed:
-    return Completed(checkpoint_id, attempt, _lineages(manifest), _in_flight(manifest))
+    keys = {stage["stage"]: stage["keys_total"] for stage in manifest}
+    return Completed(checkpoint_id, attempt, _lineages(manifest), _in_flight(manifest), keys)
 
 
 def _lineages(manifest: Iterable[Row]) -> dict[str, tuple[int, ...]]:
@@ -208,6 +211,10 @@ def _tables(stages: Stages, there: Collection[str]) -> dict[str, set[str]]:
             if columns.key and columns.table in there:
                 tables.setdefault(stage, set()).add(columns.table)
     return tables
+
+
+def _together(by_table: Iterable[Mapping[int, int]]) -> dict[int, int]:
+    return {set_id: rows for there in by_table for set_id, rows in there.items()}
 
 
 def _channels(

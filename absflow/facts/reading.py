@@ -88,6 +88,9 @@ class StorageReader(Protocol):
     def values(self, table: str, column: str) -> frozenset[int]:
         """The values that a partition column has in a table."""
 
+    def sets(self, table: str) -> Mapping[int, int]:
+        """The sets of a state history, and how many rows its log says that each has; 0 for none."""
+
     def names(self, directory: str) -> list[str]:
         """The names in a directory; empty if there is none."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import and_, or_
@@ -43,9 +42,11 @@ class SparkStorageReader:
 
     def values(self, table: str, column: str) -> frozenset[int]:
         """The values of a partition column, from the paths of the files in the table's log."""
-        files = tables.read(self._spark, table).inputFiles()
-        found = (re.findall(rf"/{column}=(-?\d+)/", path) for path in files)
-        return frozenset(int(values[-1]) for values in found if values)
+        return tables.partition_values(tables.read(self._spark, table), column)
+
+    def sets(self, table: str) -> dict[int, int]:
+        """The sets of a state history, and how many rows the log says that each has; 0 for none."""
+        return tables.rows_by_partition(self._spark, table, "set_id")
 
 
 def _wanted(match: Match) -> Column:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from absflow.protocol.alignment_state import Barrier
 from absflow.protocol.checkpoints import Kind
-from absflow.protocol.lineage import Compacted
+from absflow.protocol.lineage import Compacted, end_of, fits
 from absflow.protocol.recovery.savepoint_writer import WrittenSavepoint
 
 __all__ = [
@@ -178,25 +178,17 @@ def readable_by(
 ) -> tuple[Compacted, ...]:
     """The compactions by which these lineages, or what goes on from them, may be read.
 
-    A compaction whose sets are not all in a lineage, and in no compaction that may be read in their
-    place, stands for nothing there.
+    One that does not fit into any of them stands for nothing there.
 
     Args:
         lineages: stages with lineages, as manifests have them.
         compacted: all COMPACTED facts.
     """
-    sets: dict[str, set[int]] = {}
+    ends: dict[str, set[int]] = {}
     for stage, lineage in lineages:
-        sets.setdefault(stage, set()).update(lineage)
-    facts = list(dict.fromkeys(compacted))
-    found: dict[Compacted, None] = {}
-    while True:
-        reach = [f for f in facts if sets.get(f.stage, set()).issuperset(f.replaces)]
-        if len(reach) == len(found):
-            return tuple(found)
-        found = dict.fromkeys(reach)
-        for fact in found:
-            sets[fact.stage].add(fact.set_id)
+        ends.setdefault(stage, set()).update(map(end_of, lineage))
+    facts = dict.fromkeys(compacted)
+    return tuple(fact for fact in facts if fits(fact.set_id, ends.get(fact.stage, ())))
 
 
 def summarise(

@@ -1,18 +1,45 @@
 """Which sets of a state history add up to a stage's state at a checkpoint.
 
 A *lineage* is a list of set ids, oldest first. The state of a key is its last change along it.
-Completion lays a new set on the lineage of an earlier checkpoint; compaction puts one set in the
-place of the first several of a lineage.
+Completion lays a new set on the lineage of an earlier checkpoint, and compaction puts one set in
+the place of several that follow each other. A manifest is never changed: whoever reads finds out
+which sets take the place of others (:func:`lineage_of`).
+
+The set of a checkpoint n has the id n. It is laid on one lineage only, so whatever lineage it is
+in, what stands before it adds up to the same: every set *ends* at a checkpoint, and up to there all
+lineages that have a set with that end are equal. A compacted set says in its id behind which end it
+begins, and where it ends (:func:`compacted_id`). So its rows follow from its id, whichever sets it
+was made of, and it fits into every lineage that has both ends.
+
+A lineage is read from its end backwards. Where compacted sets end, the one that begins first is
+taken, and what it covers is passed over. This depends neither on the order of the facts nor on
+facts whose sets are gone: a longer one ends where they did, or no lineage that is kept passes
+there. So the facts that matter to a lineage are those with both ends in it (:func:`fits`), and no
+others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from absflow.protocol.checkpoints import Manifest
 
-__all__ = ["Compacted", "extend_lineage", "lineage_of", "shortened"]
+__all__ = [
+    "SPAN",
+    "Compacted",
+    "begin_of",
+    "compacted_id",
+    "end_of",
+    "extend_lineage",
+    "fits",
+    "lineage_of",
+    "shortened",
+]
+
+# More than there will be checkpoints: one a second for thirty years. Ten to a power, for people.
+SPAN = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +47,49 @@ class Compacted:
     """A COMPACTED fact: ``set_id`` holds what the sets ``replaces`` add up to.
 
     Attributes:
-        checkpoint_id: the checkpoint whose lineage was ``replaces`` then.
+        checkpoint_id: the checkpoint whose lineage it was made for, and goes to the end of.
         stage: the stage.
         set_id: the set that was written.
-        replaces: at least two sets, oldest first.
+        replaces: at least two sets, oldest first, of which it was made.
     """
 
     checkpoint_id: int
     stage: str
     set_id: int
     replaces: tuple[int, ...]
+
+
+def compacted_id(begin: int, end: int) -> int:
+    """The id of what has changed behind checkpoint ``begin`` (0: the whole state) up to ``end``.
+
+    >>> compacted_id(0, 42), compacted_id(17, 42)
+    (-42, -17000000042)
+    """
+    return -(begin * SPAN + end)
+
+
+def begin_of(set_id: int) -> int | None:
+    """Behind which end a compacted set begins; None for the set of a checkpoint.
+
+    >>> begin_of(-42), begin_of(-17000000042), begin_of(42)
+    (0, 17, None)
+    """
+    return None if set_id > 0 else -set_id // SPAN
+
+
+def end_of(set_id: int) -> int:
+    """The checkpoint at which a set ends.
+
+    >>> end_of(-42), end_of(-17000000042), end_of(42)
+    (42, 42, 42)
+    """
+    return set_id if set_id > 0 else -set_id % SPAN
+
+
+def fits(set_id: int, ends: Collection[int]) -> bool:
+    """Whether a compacted set takes the place of others in a lineage that has these ends."""
+    begin = begin_of(set_id)
+    return end_of(set_id) in ends and (begin == 0 or begin in ends)
 
 
 def extend_lineage(
@@ -61,26 +121,30 @@ def lineage_of(
     Args:
         stage: the stage.
         lineage: what a manifest says, or what this function said before.
-        compacted: all COMPACTED facts, in any order.
+        compacted: the COMPACTED facts that fit into it, in any order; others change nothing.
 
-    >>> facts = [Compacted(3, "a", -3, (1, 2, 3)), Compacted(5, "a", -5, (-3, 5))]
+    >>> facts = [Compacted(3, "a", -1000000003, (2, 3)), Compacted(5, "a", -5, (1, -1000000003, 5))]
     >>> lineage_of("a", (1, 2, 3, 4), facts)
-    (-3, 4)
+    (1, -1000000003, 4)
     >>> lineage_of("a", (1, 2, 3, 5, 6), facts)
     (-5, 6)
     >>> lineage_of("a", (1, 2), facts)
     (1, 2)
     """
-    shorter = {c.replaces: c.set_id for c in compacted if c.stage == stage}
-    length = len(lineage)
-    while length > 1:
-        set_id = shorter.get(lineage[:length])
-        if set_id is None:
-            length -= 1
-        else:
-            lineage = (set_id, *lineage[length:])
-            length = len(lineage)
-    return lineage
+    ends = {*map(end_of, lineage)}
+    longest: dict[int, tuple[int, int]] = {}  # where it begins, and which set, by where it ends
+    for fact in compacted:
+        if fact.stage == stage and fits(fact.set_id, ends):
+            begin, end = begin_of(fact.set_id) or 0, end_of(fact.set_id)
+            longest[end] = min((begin, fact.set_id), longest.get(end, (end, 0)))
+    read: list[int] = []
+    at = math.inf
+    for set_id in reversed(lineage):
+        end = end_of(set_id)
+        if end <= at:
+            at, chosen = longest.get(end, (end - 1, set_id))
+            read.append(chosen)
+    return tuple(reversed(read))
 
 
 def shortened(manifest: Manifest, compacted: Iterable[Compacted]) -> Manifest:

@@ -133,7 +133,7 @@ SETTINGS: tuple[Setting, ...] = (
         "lineage_max_sets",
         "20",
         count(1, 10_000),
-        "The most sets that a stage's state is read from; retention merges more of them into one.",
+        "The most sets that a stage's state is read from; of more, retention merges small ones.",
     ),
     Setting(
         "savepoint.timeout",

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from absflow.protocol.checkpoints import StageColumns
+from absflow.protocol.lineage import SPAN
 from absflow.storage.sql import each, literal, quoted
 
 if TYPE_CHECKING:
@@ -42,20 +43,31 @@ def newest(columns: StageColumns, rows: str, last: str, at: str | None = None) -
         WHERE _absflow_rank = 1 AND op = 'upsert'"""
 
 
-def lineage_of(lineage: str, facts: str) -> str:
-    """:func:`absflow.protocol.retention.plan.lineage_of` as an expression.
+def lineage_of(lineage: str, compacted: str) -> str:
+    """:func:`absflow.protocol.lineage.lineage_of` as an expression.
 
     Args:
         lineage: an array of sets.
-        facts: an array of structs (``length``, ``replaces``, ``set_id``), one for each COMPACTED
-            fact of the stage, the greatest ``length`` of ``replaces`` first.
+        compacted: an array of the sets in COMPACTED facts of the stage, the greatest first: of
+            those that end together, the one that begins first.
     """
-    found = f"get(filter({facts}, f -> f.replaces = slice(read, 1, f.length)), 0)"
-    rest = "slice(read, f.length + 1, size(read))"
-    # A replacement makes it shorter by one at least, so it has not more steps than sets.
-    return f"""aggregate(sequence(1, greatest(1, size({lineage}))), {lineage},
-        (read, step) -> get(transform(array({found}),
-            f -> IF(f IS NULL, read, concat(array(f.set_id), {rest}))), 0))"""
+
+    def begin(set_id: str) -> str:
+        return f"((-{set_id}) DIV {SPAN})"
+
+    def end(set_id: str) -> str:
+        return f"IF({set_id} > 0, {set_id}, (-{set_id}) % {SPAN})"
+
+    fits = f"array_contains(transform({lineage}, s -> {end('s')}), {begin('c')})"
+    longest = f"""get(filter({compacted},
+            c -> {end("c")} = {end("named")} AND ({begin("c")} = 0 OR {fits})), 0)"""
+    taken = f"""named_struct('at', IF(taken > 0, taken - 1, {begin("taken")}),
+                             'read', concat(array(taken), walk.read))"""
+    return f"""aggregate(reverse({lineage}),
+        named_struct('at', {2**63 - 1}L, 'read', CAST(array() AS array<bigint>)),
+        (walk, named) -> IF({end("named")} > walk.at, walk,
+            get(transform(array(coalesce({longest}, named)), taken -> {taken}), 0)),
+        walk -> walk.read)"""
 
 
 def changes(columns: StageColumns, schema: StructType, history: str, lineages: str) -> str:

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from absflow.storage.sql import quoted
 
-__all__ = ["history_columns", "live_rows"]
+__all__ = ["history_columns", "live_rows", "newest_rows"]
 
 
 def history_columns(keys: pa.Schema, state: pa.Schema) -> pa.Schema:
@@ -24,10 +24,14 @@ def history_columns(keys: pa.Schema, state: pa.Schema) -> pa.Schema:
     return pa.schema([*own, *keys, *state])
 
 
-def live_rows(rows: DataFrame, keys: Sequence[str], lineage: Sequence[int]) -> DataFrame:
-    """One row per live key: of rows of a state history in these sets, the newest of each key."""
+def newest_rows(rows: DataFrame, keys: Sequence[str], lineage: Sequence[int]) -> DataFrame:
+    """Of rows of a state history in these sets, the newest of each key; it may be a deletion."""
     place = F.array_position(F.array(*(F.lit(n) for n in lineage)), F.col("set_id"))
     newest = Window.partitionBy(*map(quoted, keys)).orderBy(place.desc())
     ranked = rows.withColumn("_absflow_rank", F.row_number().over(newest))
-    live = ranked.where((F.col("_absflow_rank") == 1) & (F.col("op") == "upsert"))
-    return live.drop("_absflow_rank")
+    return ranked.where(F.col("_absflow_rank") == 1).drop("_absflow_rank")
+
+
+def live_rows(rows: DataFrame, keys: Sequence[str], lineage: Sequence[int]) -> DataFrame:
+    """One row per live key: :func:`newest_rows` without deletions."""
+    return newest_rows(rows, keys, lineage).where(F.col("op") == "upsert")

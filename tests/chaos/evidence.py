@@ -88,9 +88,11 @@ def completed(storage: Path) -> list[dict[str, Any]]:
     for compaction in sorted(compacted, key=lambda row: row["ended_at"]):
         stages = (s for fact in left for s in fact["stages"] if s["stage"] == compaction["stage"])
         for stage in stages:
-            lineage, gone = stage["lineage"], set(compaction["replaces"])
-            if gone <= set(lineage):
-                stage["lineage"] = [compaction["set_id"], *(n for n in lineage if n not in gone)]
+            lineage, gone = stage["lineage"], compaction["replaces"]
+            if set(gone) <= set(lineage):
+                first = lineage.index(gone[0])
+                assert lineage[first : first + len(gone)] == gone, (lineage, compaction)
+                lineage[first : first + len(gone)] = [compaction["set_id"]]
     return left
 
 

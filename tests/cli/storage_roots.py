@@ -20,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
 from absflow.facts.columns import ATTEMPTS, BARRIERS, CHECKPOINTS, OVERTAKES
-from absflow.protocol.lineage import extend_lineage
+from absflow.protocol.lineage import Compacted, extend_lineage
 from absflow.storage.state_history import history_columns
 
 START = datetime(2026, 1, 2, 9, 0, tzinfo=timezone.utc)
@@ -260,8 +260,13 @@ def compact(root: Root, stage: str, checkpoint_id: int, replaces: list[int]) -> 
     _write(target, history_columns(given.keys, given.columns), rows)
     ids = ", ".join(map(str, replaces))
     DeltaTable(str(target)).delete(f"set_id IN ({ids})")
-    named = {"stage": stage, "set_id": -checkpoint_id, "replaces": replaces}
-    _add_fact(root, {"checkpoint_id": checkpoint_id, "kind": "COMPACTED", **named})
+    add_compacted(root, Compacted(checkpoint_id, stage, -checkpoint_id, tuple(replaces)))
+
+
+def add_compacted(root: Root, fact: Compacted) -> None:
+    """Say that this set was made."""
+    named = {"stage": fact.stage, "set_id": fact.set_id, "replaces": list(fact.replaces)}
+    _add_fact(root, {"checkpoint_id": fact.checkpoint_id, "kind": "COMPACTED", **named})
 
 
 def _add_fact(root: Root, fact: Row) -> None:

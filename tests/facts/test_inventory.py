@@ -32,6 +32,9 @@ class Memory:
     def values(self, table, column):
         return frozenset(self._values[table, column])
 
+    def sets(self, table):
+        return {set_id: 10 * abs(set_id) for set_id in self._values[table, "set_id"]}
+
     def names(self, directory):
         inside = f"{directory}/"
         below = (f.removeprefix(inside) for f in self.files if f.startswith(inside))
@@ -53,7 +56,8 @@ def described(channel, inputs, table):
 
 def completed(n, attempt, batches, in_flight=None, **more):
     stages = [
-        {"stage": s, "batch_id": b, "lineage": [n], "in_flight": (in_flight or {}).get(s, [])}
+        {"stage": s, "batch_id": b, "lineage": [n], "keys_total": 7}
+        | {"in_flight": (in_flight or {}).get(s, [])}
         for s, b in batches.items()
     ]
     return {
@@ -136,6 +140,8 @@ def test_sets_and_directories_are_what_lies_there():
     """A stage's sets are those of all its tables, whichever attempt wrote them."""
     there = gathered()
     assert there.sets == {"a": {3, 4, 5}, "b": {-3, 5}}
+    assert there.rows == {"a": {3: 30, 4: 40, 5: 50}, "b": {-3: 30, 5: 50}}
+    assert there.completed[0].keys == {"a": 7, "b": 7}
     assert (there.attempts, there.ready) == ({1: 0, 2: 3}, True)
     assert (there.working, there.positions) == ({1, 2}, {1, 2})
 

@@ -8,7 +8,7 @@ import copy
 import math
 from dataclasses import dataclass, field
 
-from absflow.protocol.lineage import extend_lineage, lineage_of
+from absflow.protocol.lineage import begin_of, extend_lineage, lineage_of
 from absflow.protocol.retention.inventory import (
     Channel,
     Compact,
@@ -47,6 +47,7 @@ class World:
     policy: object
     savepoints_are_bases: bool = False
     knows_compactions: bool = True  # the coordinator, when it writes a manifest
+    knows_rows: bool = True  # the logs
 
     # Tables and directories.
     attempts: dict = field(default_factory=lambda: {1: 0})
@@ -160,7 +161,8 @@ class World:
             )
             for stage in STAGES
         }
-        self.completed.append(Completed(n, self.attempt, lineages, trigger.in_flight))
+        keys = {stage: len(state) for stage, state in trigger.state.items()}
+        self.completed.append(Completed(n, self.attempt, lineages, trigger.in_flight, keys))
         self.expected[n] = trigger.state
         self.ended = max(self.ended, n)
         if trigger.savepoint:
@@ -229,12 +231,12 @@ class World:
             for stage in STAGES
         }
 
-    def add_up(self, stage, lineage):
+    def add_up(self, stage, lineage, tombstones=False):
         state = {}
         for set_id in lineage:
             assert set_id in self.sets[stage], f"set {set_id} of {lineage} is lost"
             state |= self.sets[stage][set_id]
-        return {key: value for key, value in state.items() if value is not None}
+        return {key: value for key, value in state.items() if tombstones or value is not None}
 
     def rows_in_flight(self, n, channels):
         """The rows that checkpoint n holds by reference, in these channels."""
@@ -277,7 +279,8 @@ class World:
             compacted=tuple(self.compacted),
             pending=tuple(Pending(n, t.base, t.in_flight) for n, t in self.pending.items()),
             ended_id=self.ended,
-            sets={stage: frozenset(sets) for stage, sets in self.sets.items()},
+            sets={stage: frozenset(rows) for stage, rows in self.rows().items()},
+            rows=self.rows() if self.knows_rows else {},
             channels=tuple(
                 Channel(stage, attempt, frozenset(rows), self.committed_of(stage))
                 for (stage, attempt), rows in self.channels.items()
@@ -286,6 +289,13 @@ class World:
             working=frozenset(self.working),
             positions=frozenset(self.positions),
         )
+
+    def rows(self):
+        """Rows of each set by stage; a set without any has no file, so a log does not know it."""
+        return {
+            stage: {set_id: len(rows) for set_id, rows in sets.items() if rows}
+            for stage, sets in self.sets.items()
+        }
 
     def published_of_attempts(self):
         newest = {}
@@ -328,7 +338,7 @@ class World:
         self.deleted.add(n)
 
     def write_set(self, fact):
-        written = self.add_up(fact.stage, fact.replaces)
+        written = self.add_up(fact.stage, fact.replaces, begin_of(fact.set_id) > 0)
         assert self.sets[fact.stage].setdefault(fact.set_id, written) == written
 
     def clean(self, writes=None):
@@ -368,7 +378,7 @@ def assert_bounded(world):
     deleted_base = 2  # what the job goes on from stays, whoever deleted it
     assert kept <= world.policy.retained + asked_for + deleted_base
     for stage in STAGES:
-        assert len(world.sets[stage]) <= world.policy.max_lineage * (kept + deleted_base)
+        assert len(world.rows()[stage]) <= world.policy.max_lineage * (kept + deleted_base)
     in_flight = {
         ref.attempt
         for c in world.completed

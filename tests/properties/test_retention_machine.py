@@ -21,13 +21,14 @@ VALUES = st.one_of(st.none(), st.integers(0, 9))
 class RetentionMachine(RuleBasedStateMachine):
     @initialize(
         retained=st.integers(1, 3),
-        longest=st.integers(1, 4),
+        longest=st.integers(1, 5),
         savepoints_are_bases=st.booleans(),
-        knows_compactions=st.booleans(),
+        free_dead=st.sampled_from([0, 2, 50]),
+        knows=st.tuples(st.booleans(), st.booleans()),
     )
-    def begin(self, retained, longest, savepoints_are_bases, knows_compactions):
-        policy = RetentionPolicy(retained, longest)
-        self.world = self.begin_world(policy, savepoints_are_bases, knows_compactions)
+    def begin(self, retained, longest, savepoints_are_bases, free_dead, knows):
+        policy = RetentionPolicy(retained, longest, free_dead=free_dead)
+        self.world = self.begin_world(policy, savepoints_are_bases, *knows)
 
     def begin_world(self, *given):
         return World(*given)

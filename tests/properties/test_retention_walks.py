@@ -168,7 +168,8 @@ def test_500_checkpoints_without_a_mishap():
             # The oldest reads at most 5, each of the other two adds its own and a compaction.
             assert len(world.sets[stage]) <= 5 + 2 * 2
             assert len(world.channels[stage, 1]) <= 3
-    assert len(world.compacted) < 2 * 500 / 4 + 2
+    # Most compactions take most of the five.
+    assert len(world.compacted) < 2 * 500 / 3
 
 
 @pytest.mark.parametrize("seed", range(4))

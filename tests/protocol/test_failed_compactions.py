@@ -15,11 +15,14 @@ def test_without_a_compaction_that_failed_its_sets_stay():
 
 
 def test_without_a_compaction_that_failed_the_next_checkpoint_has_its_own():
-    """It would have begun with the set that failed."""
+    """It would have begun with the set that failed; all stays until it is known what is there."""
     ids = (1, 2, 3, 4)
     there = job(completed(3, 1, 2, 3), completed(4, *ids), sets=ids)
     policy = RetentionPolicy(2, 2)
     third, fourth = (Compacted(n, "a", -n, ids[:n]) for n in (3, 4))
     assert plan(there, policy) == (Compact(third), DeleteSets("a", (1, 2, 3)))
-    assert plan(there, policy, [third]) == (Compact(fourth), DeleteSets("a", (4,)))
+    assert plan(there, policy, [third]) == (Compact(fourth),)
     assert plan(there, policy, [third, fourth]) == ()
+    done = job(completed(3, 1, 2, 3), completed(4, *ids), sets=(*ids, -4), compacted=(fourth,))
+    assert plan(done, policy, [third]) == ()
+    assert plan(done, policy) == (Compact(third), DeleteSets("a", (1, 2, 3, 4)))

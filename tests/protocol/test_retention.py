@@ -1,14 +1,13 @@
 """Retention, rule by rule: what stays, what goes and in which order."""
 
 from dataclasses import replace
-from itertools import permutations
 
 import pytest
 from retention_cases import completed, deleted, job, planned, swept
 
 from absflow.facts.records import compacted_of, deleted_of
 from absflow.protocol.checkpoints import Manifest, StageManifest, StageReport
-from absflow.protocol.lineage import Compacted, lineage_of, shortened
+from absflow.protocol.lineage import Compacted, shortened
 from absflow.protocol.retention.inventory import (
     Compact,
     DeleteManifest,
@@ -18,19 +17,6 @@ from absflow.protocol.retention.inventory import (
     RetentionPolicy,
 )
 from absflow.protocol.retention.plan import explain
-
-
-def test_compactions_add_up_in_any_order():
-    """A lineage ends at the same sets in whichever order the facts are read."""
-    facts = [
-        Compacted(3, "a", -3, (1, 2, 3)),
-        Compacted(5, "a", -5, (-3, 4, 5)),
-        Compacted(7, "a", -7, (-5, 6, 7)),
-    ]
-    for some in permutations(facts):
-        assert lineage_of("a", (1, 2, 3, 4, 5, 6, 7, 8), some) == (-7, 8)
-        assert lineage_of("a", (-3, 4, 5), some) == (-5,)
-        assert lineage_of("a", (1, 2, 3, 9), some) == (-3, 9)
 
 
 def test_a_manifest_is_read_with_its_lineages_shortened():
@@ -47,21 +33,6 @@ def test_a_manifest_is_read_with_its_lineages_shortened():
     short = shortened(manifest, compacted_of(rows))
     assert [stage.lineage for stage in short.stages] == [(-2, 3), (1, 2, 3)]
     assert replace(short, stages=manifest.stages) == manifest
-
-
-def test_only_the_beginning_of_a_lineage_is_replaced():
-    """The same sets elsewhere in a lineage, or in another stage, are another state."""
-    facts = [Compacted(3, "a", -3, (2, 3))]
-    assert lineage_of("a", (1, 2, 3), facts) == (1, 2, 3)
-    assert lineage_of("b", (2, 3), facts) == (2, 3)
-    assert lineage_of("a", (2,), facts) == (2,)
-    assert lineage_of("a", (), facts) == ()
-
-
-def test_the_longest_beginning_wins():
-    """A younger checkpoint that was compacted from the raw sets is not spoilt by an older one."""
-    facts = [Compacted(5, "a", -5, (1, 2, 3, 4, 5)), Compacted(3, "a", -3, (1, 2, 3))]
-    assert lineage_of("a", (1, 2, 3, 4, 5, 6), facts) == (-5, 6)
 
 
 def test_a_job_that_never_ran_needs_nothing():

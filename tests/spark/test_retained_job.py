@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -22,9 +21,7 @@ import absflow
 from absflow.facts.inventory import gather
 from absflow.facts.records import deleted_of
 from absflow.facts.spark_reader import SparkStorageReader
-from absflow.protocol.lineage import Compacted, lineage_of
 from absflow.spark.control import retention
-from absflow.storage import history_sql
 from absflow.storage.layout import Layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
@@ -165,30 +162,3 @@ def test_the_oldest_that_is_kept_can_be_restored(
     run.stop()
     assert oldest in deleted_of(facts_of(spark, root))
     check_exact(spark, root)
-
-
-def test_lineages_are_the_same_in_sql(spark: SparkSession) -> None:
-    """The expression of the views gives what the protocol's function gives, on random facts."""
-    randomly = random.Random(5)
-    for _ in range(40):
-        lineage = tuple(range(1, randomly.randint(0, 8)))
-        made: list[Compacted] = []
-        for n in randomly.sample(range(1, 9), 4):
-            before = lineage_of("a", tuple(range(1, n + 1)), made)
-            if len(before) > 1:
-                made.append(Compacted(n, "a", -n, before))
-        randomly.shuffle(made)
-        rows = ", ".join(
-            f"named_struct('length', {len(c.replaces)}, 'replaces', {_array(c.replaces)}, "
-            f"'set_id', {c.set_id}L)"
-            for c in sorted(made, key=lambda c: -len(c.replaces))
-        )
-        empty = "array<struct<length:int,replaces:array<bigint>,set_id:bigint>>"
-        text = history_sql.lineage_of("given", f"CAST(array({rows}) AS {empty})")
-        found = spark.sql(f"SELECT {text} FROM (SELECT {_array(lineage)} AS given)").first()
-        assert found is not None
-        assert tuple(found[0]) == lineage_of("a", lineage, made)
-
-
-def _array(values: tuple[int, ...]) -> str:
-    return f"CAST(array({', '.join(f'{v}L' for v in values)}) AS array<bigint>)"

@@ -17,6 +17,7 @@ what a trigger is based on that is written meanwhile is newer than anything that
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from absflow.protocol.retention.plan import needed, plan
 
 __all__ = ["Deletion", "Verdict", "freed", "judge", "obey"]
 
-_KEEPS_ALL = RetentionPolicy(retained=sys.maxsize, max_lineage=sys.maxsize)
+_KEEPS_ALL = RetentionPolicy(sys.maxsize, max_lineage=sys.maxsize, max_dead=math.inf)
 
 
 @dataclass(frozen=True, slots=True)

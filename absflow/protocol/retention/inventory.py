@@ -35,12 +35,16 @@ class RetentionPolicy:
 
     Attributes:
         retained: completed checkpoints to keep, savepoints not counted; at least 1.
-        max_lineage: sets that a stage's state may be read from before they are compacted; at
+        max_lineage: sets that a stage's state may be read from before some are compacted; at
             least 1.
+        max_dead: rows that a restore may read in vain, for each live key.
+        free_dead: so many it may always read in vain: they take less time than a compaction.
     """
 
     retained: int = 1
     max_lineage: int = 10
+    max_dead: float = 0.3
+    free_dead: int = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +71,14 @@ class Completed:
         attempt: the attempt that took it.
         lineages: the lineage of every stage, as in the manifest.
         in_flight: what it holds by reference; empty if it is aligned.
+        keys: the live keys of every stage, as in the manifest.
     """
 
     checkpoint_id: int
     attempt: int
     lineages: Mapping[str, tuple[int, ...]]
     in_flight: tuple[InFlight, ...] = ()
+    keys: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +142,7 @@ class Inventory:
         pending: what the current attempt has pending.
         ended_id: the newest id with a terminal fact; 0 if there is none.
         sets: ids of the sets in the state history of each stage.
+        rows: how many rows each of them has, as far as the logs say.
         channels: every channel table.
         sinks: the sinks that publish on completion.
         working: attempts that have a working directory.
@@ -152,6 +159,7 @@ class Inventory:
     pending: tuple[Pending, ...] = ()
     ended_id: int = 0
     sets: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    rows: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     channels: tuple[Channel, ...] = ()
     sinks: tuple[Sink, ...] = ()
     working: frozenset[int] = frozenset()

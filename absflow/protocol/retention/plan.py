@@ -15,12 +15,12 @@ none takes away a reason that a later one needs: after a kill anywhere, the plan
 the facts then leads to the same end. What comes too late (the set of an aborted checkpoint) has no
 reason either and goes with the next plan.
 
-Compaction writes the state of a stage at n as one set, then the fact COMPACTED(n, stage, set). A
-lineage that begins with the sets it replaces is read with that set in their place
-(:func:`lineage_of`); a manifest is never changed. Its id is -n: no checkpoint has it, and no other
-compaction, because n's lineage is then a single set, which is never compacted again. A retry
-writes the same rows under the same id, so a set -n that is there is whole and needs only its fact.
-(Its writer must not rely on Delta's transaction ids, which only rise.)
+Compaction writes what several sets of a lineage add up to as one set, then the fact COMPACTED
+(:mod:`absflow.protocol.retention.compaction` says which). Lineages are read with that set in their
+place (:func:`lineage_of`); a manifest is never changed. Those that have only some of them still
+name them, and they stay. A retry writes the same rows under the same id, so a compacted set that is
+there is whole and needs only its fact, and one that is not wanted any more is an orphan. (Its
+writer must not rely on Delta's transaction ids, which only rise.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from absflow.errors import ProtocolViolation
-from absflow.protocol.lineage import Compacted, lineage_of
+from absflow.protocol.lineage import Compacted
+from absflow.protocol.retention.compaction import choose, readable
 from absflow.protocol.retention.inventory import (
     Action,
     Channel,
@@ -68,10 +69,8 @@ def plan(
             that fact would keep, nothing goes.
     """
     kept = _kept(there, policy)
-    compacted = _compactions(there, kept, policy, failed)
-    sets = _set_reasons(there, kept, compacted)
-    # The fact of a compaction may have been committed though its writer got an error.
-    sets |= {(fact.stage, fact.set_id): "its compaction may be there" for fact in failed}
+    compacted = choose(there, _only(there, kept), policy, failed)
+    sets = _set_reasons(there, kept, compacted, failed)
     ids = sorted(c.checkpoint_id for c in there.completed)
     positions = there.positions - _position_reasons(there, kept).keys()
     return (
@@ -93,7 +92,7 @@ def compact(
 ) -> tuple[Action, ...]:
     """Make the compactions of a plan; the actions behind them, with what failed left as it is.
 
-    Without a compaction that failed, a newer checkpoint may want one that begins like it.
+    Without a compaction that failed, those behind it would be others: they may be made of its set.
 
     Args:
         there: what there was before.
@@ -108,6 +107,8 @@ def compact(
             return tuple(a for a in actions if not isinstance(a, Compact | DeleteManifest))
         for action in due:
             made[action.fact] = make(action)
+            if not made[action.fact]:
+                break
 
 
 def explain(there: Inventory, policy: RetentionPolicy) -> tuple[str, ...]:
@@ -117,7 +118,7 @@ def explain(there: Inventory, policy: RetentionPolicy) -> tuple[str, ...]:
         ProtocolViolation: as :func:`plan`.
     """
     kept = _kept(there, policy)
-    compacted = _compactions(there, kept, policy)
+    compacted = choose(there, _only(there, kept), policy)
     sets = _set_reasons(there, kept, compacted)
     lines = [f"checkpoint {n}: {', '.join(why)}" for n, why in sorted(kept.items())]
     lines += [f"set {n} of stage {stage}: {why}" for (stage, n), why in sorted(sets.items())]
@@ -203,21 +204,6 @@ def _bases(there: Inventory) -> set[int]:
     return {*branch[-1:], *periodic[-1:]}
 
 
-def _compactions(
-    there: Inventory, kept: _Kept, policy: RetentionPolicy, failed: Collection[Compacted] = ()
-) -> list[Compacted]:
-    """Oldest first: the next ones may begin with the same sets, and are short enough then."""
-    made: list[Compacted] = []
-    for completed in _only(there, kept):
-        for stage, manifest in sorted(completed.lineages.items()):
-            lineage = lineage_of(stage, manifest, (*there.compacted, *made))
-            if len(lineage) > policy.max_lineage:
-                n = completed.checkpoint_id
-                fact = Compacted(n, stage, -n, lineage)
-                made += [fact] if fact not in failed else []
-    return made
-
-
 def _only(there: Inventory, kept: _Kept) -> list[Completed]:
     return sorted(
         (c for c in there.completed if c.checkpoint_id in kept), key=lambda c: c.checkpoint_id
@@ -225,14 +211,17 @@ def _only(there: Inventory, kept: _Kept) -> list[Completed]:
 
 
 def _set_reasons(
-    there: Inventory, kept: _Kept, made: Iterable[Compacted]
+    there: Inventory,
+    kept: _Kept,
+    made: Iterable[Compacted],
+    failed: Collection[Compacted] = (),
 ) -> dict[tuple[str, int], str]:
     """Why a set stays, for all that do once these compactions are made."""
     compacted = (*there.compacted, *made)
     namers: dict[tuple[str, int], list[int]] = {}
     for completed in _only(there, kept):
         for stage, manifest in completed.lineages.items():
-            for set_id in lineage_of(stage, manifest, compacted):
+            for set_id in readable(stage, manifest, compacted, failed):
                 namers.setdefault((stage, set_id), []).append(completed.checkpoint_id)
     pending = {p.checkpoint_id for p in there.pending}
     reasons: dict[tuple[str, int], str] = {}

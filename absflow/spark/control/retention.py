@@ -29,7 +29,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as F
 
 from absflow.errors import FencedError, StorageError
 from absflow.facts.fence import Fence
@@ -52,9 +51,10 @@ from absflow.protocol.retention.inventory import (
     RetentionPolicy,
 )
 from absflow.protocol.retention.plan import compact, plan
+from absflow.spark.control.compaction import write_compacted_set
 from absflow.spark.control.effects import CoordinatorEffects
 from absflow.spark.model import JobSpec
-from absflow.storage import sql, state_history
+from absflow.storage import sql
 from absflow.storage.delta import tables
 from absflow.storage.files import Files
 from absflow.storage.root import StorageRoot
@@ -287,7 +287,7 @@ class Retention:
                 self._write(FactWanted(compacted=fact))
             case DeleteSets(stage, set_ids):
                 for table, there in found.sets[stage].items():
-                    if surplus := there.intersection(set_ids):
+                    if surplus := there.keys() & set_ids:
                         ids = ", ".join(str(n) for n in sorted(surplus))
                         self._delete(layout.state(table), f"set_id IN ({ids})")
             case DeleteEpochs(stage, attempt, upto):
@@ -301,19 +301,12 @@ class Retention:
                 self._files.delete(layout.positions_of(attempt))
 
     def _compact(self, fact: Compacted, found: JobInventory) -> None:
-        """Write the set in one commit, unless it is there; twice would be the same as once."""
+        """Write the set, unless it is there."""
         columns = found.columns(fact.stage, fact.checkpoint_id)
-        if fact.set_id in found.sets[fact.stage][columns.table]:
-            return
-        path = self._layout.state(columns.table)
-        history = tables.read(self._spark, path)
-        rows = history.where(F.col("set_id").isin(*fact.replaces))
-        live = state_history.live_rows(rows, columns.key, fact.replaces)
-        ids = {"set_id": fact.set_id, "checkpoint_id": fact.checkpoint_id}
-        own = {name: F.lit(number).cast("long") for name, number in ids.items()}
-        names = (own.get(n, F.col(sql.quoted(n))).alias(n) for n in history.columns)
-        write = live.select(*names).write.format("delta").mode("overwrite")
-        write.option("replaceWhere", f"set_id = {fact.set_id}").save(path)
+        there = found.sets[fact.stage][columns.table]
+        if fact.set_id not in there:
+            path = self._layout.state(columns.table)
+            write_compacted_set(self._spark, path, columns.key, fact, there)
 
     def _delete(self, table: str, where: str) -> None:
         self._spark.sql(f"DELETE FROM {sql.table(table)} WHERE {where}")

@@ -11,6 +11,7 @@ drivers apart, a driver's first commit to each holds no fact: behind it no older
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,10 +21,12 @@ from delta.tables import DeltaTable
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.errors import StorageError
 from absflow.storage.delta import log
+from absflow.storage.delta.classes import delta_classes
 from absflow.storage.files import Files
 from absflow.storage.session import conf_set
 
@@ -35,9 +38,11 @@ __all__ = [
     "exists",
     "found_version",
     "newest_version",
+    "partition_values",
     "read",
     "reading",
     "restore",
+    "rows_by_partition",
     "rows_of",
 ]
 
@@ -113,6 +118,29 @@ def rows_of(spark: SparkSession, path: str) -> list[dict[str, Any]]:
     table = read(spark, path)
     with reading(path):
         return list(table.toArrow().to_pylist())
+
+
+def partition_values(table: DataFrame, column: str) -> frozenset[int]:
+    """The values of a partition column in the version that this is, from the paths of its files."""
+    found = (re.findall(rf"/{column}=(-?\d+)/", path) for path in table.inputFiles())
+    return frozenset(int(values[-1]) for values in found if values)
+
+
+def rows_by_partition(spark: SparkSession, path: str, column: str) -> dict[int, int]:
+    """The values of a partition column, and how many rows the log says that each has.
+
+    A file of which the log does not say it (``spark.databricks.delta.stats.collect`` is off) counts
+    as none. Errors as of :func:`read`.
+    """
+    scala = delta_classes(spark.sparkContext._jvm)
+    session: Any = spark._jsparkSession
+    with reading(path), scala.active(session):
+        snapshot = scala.delta_log.forTable(session, path).startTransaction().snapshot()
+        files = DataFrame(snapshot.allFiles().toDF(), spark)
+        value = F.col("partitionValues")[column].cast("long")
+        counted = F.get_json_object("stats", "$.numRecords").cast("long")
+        rows = files.groupBy(value.alias("value")).agg(F.sum(counted).alias("rows"))
+        return {row["value"]: row["rows"] or 0 for row in rows.toArrow().to_pylist()}
 
 
 @contextmanager

@@ -1,0 +1,51 @@
+"""A compaction carried out: the set that takes the place of several, written in one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from absflow.errors import StorageError
+from absflow.protocol.lineage import Compacted, begin_of, end_of
+from absflow.storage import sql, state_history
+from absflow.storage.delta import tables
+
+__all__ = ["write_compacted_set"]
+
+
+def write_compacted_set(
+    spark: SparkSession, path: str, key: Sequence[str], fact: Compacted, there: Collection[int]
+) -> None:
+    """Write the set of a compaction; twice would be the same as once.
+
+    Args:
+        spark: the session.
+        path: the state history.
+        key: its key columns.
+        fact: which sets are to be one.
+        there: sets of the history as the plan saw it; one that is not among them has no row.
+
+    Raises:
+        StorageError: one of the sets has gone since.
+    """
+    history = tables.read(spark, path)
+    # This read is of one version. A driver that hung, and has a newer one without knowing, must
+    # not write what is left of sets that the newer one has compacted.
+    gone = {*fact.replaces} & {*there} - tables.partition_values(history, "set_id")
+    if gone:
+        raise StorageError(
+            f"sets {sorted(gone)} of {path!r} were there when retention planned to compact "
+            f"{list(fact.replaces)}, and are gone; another driver runs retention, or somebody has "
+            "deleted rows of this table, which only absflow may"
+        )
+    rows = history.where(F.col("set_id").isin(*fact.replaces))
+    rows = state_history.newest_rows(rows, key, fact.replaces)
+    if begin_of(fact.set_id) == 0:  # with older sets below, a deletion still has something to hide
+        rows = rows.where(F.col("op") == "upsert")
+    ids = {"set_id": fact.set_id, "checkpoint_id": end_of(fact.set_id)}
+    own = {name: F.lit(number).cast("long") for name, number in ids.items()}
+    names = (own.get(n, F.col(sql.quoted(n))).alias(n) for n in history.columns)
+    write = rows.select(*names).write.format("delta").mode("overwrite")
+    write.option("replaceWhere", f"set_id = {fact.set_id}").save(path)
