@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from absflow.columnar.keys import factorize, key_groups
-from absflow.columnar.packing import gathered, split
-from absflow.columnar.pages import Page, PageKind, decode, encode, page_batch
+from absflow.columnar.packing import FLUSH_PAGES, gathered, split
+from absflow.columnar.pages import Page, PageKind, decode, page_batches
+from absflow.columnar.pieces import PAGE_BYTES, encode_pieces
 from absflow.columnar.state import DELETED, MODIFIED_EPOCH, snapshot_schema, state_schema
 from absflow.errors import ProcessError, RestoreError
 
@@ -41,7 +42,9 @@ class StatePacker:
         lineage: the sets, oldest first.
         defaults: values of state columns that the rows do not have.
         migrate: makes the rows of now out of those of then.
-        flush_rows: pages are cut after about so many rows, which bounds memory.
+        flush_rows: pages are cut after about so many rows, or ``FLUSH_PAGES`` times ``page_bytes``,
+            which bounds memory.
+        page_bytes: a page has at most so many bytes.
     """
 
     stage: str
@@ -53,6 +56,7 @@ class StatePacker:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     migrate: Migration | None = None
     flush_rows: int = 262_144
+    page_bytes: int = PAGE_BYTES
 
     def pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The pages of one partition's rows.
@@ -63,23 +67,24 @@ class StatePacker:
         Raises:
             ProcessError: the migration failed.
         """
-        for table in gathered(batches, self.flush_rows):
+        yield from page_batches(self._pages(batches), self.page_bytes)
+
+    def _pages(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Page]:
+        for table in gathered(batches, self.flush_rows, FLUSH_PAGES * self.page_bytes):
             rows, places = self._rows(table)
-            if rows.num_rows:
-                groups = key_groups([rows[k] for k in self.keys.names], self.key_groups)
-                yield page_batch(
-                    [
-                        Page(
-                            key_group=group,
-                            kind=PageKind.RESTORE,
-                            checkpoint_id=self.checkpoint_id,
-                            seq=place,
-                            rows=batch.num_rows,
-                            payload=encode(batch),
-                        )
-                        for place, group, batch in split(rows, places, groups)
-                    ]
-                )
+            if not rows.num_rows:
+                continue
+            groups = key_groups([rows[k] for k in self.keys.names], self.key_groups)
+            for place, group, batch in split(rows, places, groups):
+                for count, payload in encode_pieces(batch, self.page_bytes):
+                    yield Page(
+                        key_group=group,
+                        kind=PageKind.RESTORE,
+                        checkpoint_id=self.checkpoint_id,
+                        seq=place,
+                        rows=count,
+                        payload=payload,
+                    )
 
     def _rows(self, table: pa.Table) -> tuple[pa.Table, Any]:
         """Rows of :func:`~absflow.columnar.state.snapshot_schema`, and their place in lineage."""

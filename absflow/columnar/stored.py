@@ -8,16 +8,21 @@ their names only: a *base*, and the *recent* rows since, if they are many
 are a quarter as many as those of the base, so that what a batch writes is in proportion to what it
 changes.
 
+A file has its rows in pieces, each a payload (:func:`~absflow.columnar.pages.encode`) behind its
+length in eight bytes. So it is written, read and merged piece by piece, and may be of any size.
+
 A file is written once, before the batch that names it is committed, and never changed. It is called
-after its key group, its batch and its checksum, so a batch that is run again writes the same file,
-or another one if the function was not deterministic. It is deleted by the second change of the key
-group behind its last use: the batch that replaced it is then committed, and Spark runs no batch
-again that is older.
+after its key group, its batch and a checksum of its pieces' checksums, so a batch that is run again
+writes the same file, or another one if the function was not deterministic. It is deleted by the
+second change of the key group behind its last use: the batch that replaced it is then committed,
+and Spark runs no batch again that is older.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Protocol
 
@@ -25,9 +30,20 @@ import numpy as np
 import pyarrow as pa
 
 from absflow.columnar.pages import decode, encode, encoded
+from absflow.columnar.pieces import PAGE_BYTES, pieces
 from absflow.columnar.state import DELETED, KeyedState, state_schema
+from absflow.errors import PageCorruptError
 
-__all__ = ["KeyGroupState", "StateFiles", "in_range", "load", "of_range", "store"]
+__all__ = [
+    "KeyGroupState",
+    "StateFiles",
+    "in_range",
+    "load",
+    "of_range",
+    "read_pieces",
+    "store",
+    "write_pieces",
+]
 
 _SHADOWS = pa.field("_shadows", pa.int64())
 _RANGE = pa.schema(
@@ -45,6 +61,9 @@ _RANGE = pa.schema(
 )
 # A merge costs as much as the base, so it comes once for so many parts of it.
 _PARTS = 4
+# A piece of a file is so many pages large: what is read and never sent may be larger than a page.
+_PIECE_PAGES = 16
+_LENGTH = struct.Struct("<q")
 
 
 class StateFiles(Protocol):
@@ -61,8 +80,16 @@ class StateFiles(Protocol):
             StorageError: there is no such file, or it cannot be read.
         """
 
-    def write(self, name: str, parts: Sequence[Any]) -> None:
-        """Put a file in place whole; in the place of the same one, if it is there."""
+    def write(self, parts: Iterable[Any], name: Callable[[], str]) -> str:
+        """Put a file in place whole; in the place of the same one, if it is there.
+
+        Args:
+            parts: its bytes, made one by one.
+            name: its name, asked for when they are all made.
+
+        Returns:
+            The name.
+        """
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
@@ -133,8 +160,7 @@ def load(
     def table(payload: bytes, name: str, schema: pa.Schema) -> pa.Table:
         if name:
             assert files is not None  # it has written the file
-            payload, unchecked = files.read(name)
-            return pa.Table.from_batches([decode(payload, schema, f"{what}, {name}", unchecked)])
+            return read_pieces(files, name, schema, what)
         if payload:
             return pa.Table.from_batches([decode(payload, schema, what)])
         return schema.empty_table()
@@ -151,7 +177,11 @@ def load(
 
 
 def store(
-    state: KeyedState, before: KeyGroupState, files: StateFiles | None, place: str
+    state: KeyedState,
+    before: KeyGroupState,
+    files: StateFiles | None,
+    place: str,
+    page_bytes: int = PAGE_BYTES,
 ) -> KeyGroupState:
     """Keep a state that has changed; ``changed_epoch`` and ``held`` are as before.
 
@@ -160,22 +190,27 @@ def store(
         before: what the key group kept; its stale files are deleted.
         files: where files go; None if all is to be kept inline.
         place: the key group and the batch, for the names of files.
+        page_bytes: the size of a page.
 
     Raises:
+        PageSizeError: it is larger than 2 GB, and there is no place for files.
         StorageError: a file cannot be written.
     """
     payload, base, recent = b"", "", ""
-    if files is None or state.size <= files.max_inline:
+    size, piece_bytes = state.size, _PIECE_PAGES * page_bytes
+    if files is None or size <= files.max_inline:
         flat = state.flat().table
         payload = encode(flat) if flat.num_rows else b""
     else:
         base = before.base
         if _is_due(state):
-            state = state.merged()
-            base = _write(files, f"{place}-base", state.base)
+            live = pieces(state.live_batches(), piece_bytes)
+            base = write_pieces(files, f"{place}-base", live)
+            state = state.merged(read_pieces(files, base, state.table.schema, place))
+            size = state.size
         rows = state.table.append_column(_SHADOWS, pa.array(state.shadows))
         if rows.num_rows and rows.nbytes > files.max_inline:
-            recent = _write(files, f"{place}-recent", rows)
+            recent = write_pieces(files, f"{place}-recent", pieces(rows.to_batches(), piece_bytes))
         elif rows.num_rows:
             payload = encode(rows)
     if files is not None:
@@ -185,7 +220,7 @@ def store(
     return replace(
         before,
         live_keys=state.live,
-        size=state.size,
+        size=size,
         state=payload,
         base=base,
         recent=recent,
@@ -202,8 +237,40 @@ def _is_due(state: KeyedState) -> bool:
     return bool(count * _PARTS > state.base.num_rows)
 
 
-def _write(files: StateFiles, place: str, table: pa.Table) -> str:
-    header, message = encoded(table)
-    name = f"{place}-{header[-4:].hex()}"
-    files.write(name, (header, message))
-    return name
+def write_pieces(files: StateFiles, place: str, rows: Iterable[pa.RecordBatch]) -> str:
+    """Write rows into a file, a piece for each batch; the file's name."""
+    checksum = 0
+
+    def parts() -> Iterator[Any]:
+        nonlocal checksum
+        for batch in rows:
+            header, message = encoded(batch)
+            checksum = zlib.crc32(header, checksum)
+            yield _LENGTH.pack(len(header) + len(message))
+            yield header
+            yield message
+
+    return files.write(parts(), lambda: f"{place}-{checksum:08x}")
+
+
+def read_pieces(files: StateFiles, name: str, schema: pa.Schema, what: str) -> pa.Table:
+    """The rows of a file, a chunk for each piece, which share the memory of the file.
+
+    Raises:
+        PageCorruptError: the bytes are not what was written.
+        StorageError: the file is gone.
+    """
+    buffer, unchecked = files.read(name)
+    batches, at = [], 0
+    while at < len(buffer):
+        start = at + _LENGTH.size
+        (length,) = _LENGTH.unpack(buffer[at:start]) if start <= len(buffer) else (-1,)
+        if not 0 <= length <= len(buffer) - start:
+            raise PageCorruptError(
+                f"{what}, {name} is corrupt: a piece at byte {at} of {len(buffer)} has {length} "
+                "bytes; restore the job from its last checkpoint"
+            )
+        at = start + length
+        piece = buffer.slice(start, length)
+        batches.append(decode(piece, schema, f"{what}, {name}", unchecked))
+    return pa.Table.from_batches(batches, schema)

@@ -15,6 +15,7 @@ from stage_cases import (
     pages,
     report_of,
     rows_out,
+    run,
     stage,
     tags_out,
 )
@@ -196,4 +197,4 @@ def test_pages_for_the_driver_pass_a_stage_of_a_chain_untouched():
     ]
     restore = [*handed_on, Page(5, PageKind.RESTORE, checkpoint_id=1)]
     batch = Batch(0, 0, alignment.start("a", 1))
-    assert run_key_group(spec, 5, batch, restore, KeyGroupState())[0][:2] == handed_on
+    assert run(run_key_group(spec, 5, batch, restore, KeyGroupState()))[0][:2] == handed_on
