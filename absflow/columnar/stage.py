@@ -20,21 +20,16 @@ from collections import defaultdict
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 
+from absflow.columnar.held import HeldPages
 from absflow.columnar.pages import (
     FOR_THE_DRIVER,
-    PAGE_SCHEMA,
     Page,
     PageKind,
-    decode,
-    encode,
-    page_batch,
-    pages_of,
 )
 from absflow.columnar.pieces import PAGE_BYTES
-from absflow.columnar.restore_packer import restored_state
+from absflow.columnar.restoring import Restoring
 from absflow.columnar.spec import StageSpec, input_names
-from absflow.columnar.state import KeyedState
-from absflow.columnar.stored import KeyGroupState, StateFiles, in_range, of_range, store
+from absflow.columnar.stored import KeyGroupState, StateFiles, in_range, of_range, retire, store
 from absflow.columnar.work import Batch, Snapshot, Work
 from absflow.protocol import alignment, alignment_state
 from absflow.protocol.alignment import (
@@ -71,7 +66,7 @@ def run_range(
         page_bytes: a page has at most so many bytes.
 
     Yields:
-        The pages that they emit, as they are made.
+        The pages that they emit, as they are made; one REPORT of a key group that was restored.
 
     Returns:
         What the range keeps: ``stored`` itself if nothing changed.
@@ -83,14 +78,26 @@ def run_range(
     """
     states = in_range(stored, f"state of stage {spec.name!r}") if stored else {}
     by_group: dict[int, list[Page]] = defaultdict(list)
+    restored: dict[int, Restoring] = {}
     for page in pages:
-        if page.kind is not PageKind.FILL:
+        if page.kind is PageKind.RESTORE:
+            group = page.key_group
+            if group not in restored:
+                restored[group] = Restoring(
+                    spec.name, spec.keys, spec.state, group, files, page_bytes
+                )
+            restored[group].add(page)
+        elif page.kind is not PageKind.FILL:
             by_group[page.key_group].append(page)
     changed = False
-    for key_group in sorted(by_group):
+    for key_group in sorted({*by_group, *restored}):
         before = states.get(key_group, KeyGroupState())
-        mine = by_group.pop(key_group)
-        kept = yield from run_key_group(spec, key_group, batch, mine, before, files, page_bytes)
+        mine = by_group.pop(key_group, [])
+        if key_group in restored:
+            yield from (p for p in mine if p.kind in FOR_THE_DRIVER)
+            kept = yield from _restored(spec, restored.pop(key_group), key_group)
+        else:
+            kept = yield from run_key_group(spec, key_group, batch, mine, before, files, page_bytes)
         if kept is not before:
             states[key_group] = kept
             changed = True
@@ -119,8 +126,7 @@ def run_key_group(
 
     Yields:
         The pages that it emits: those for the driver that came from stages before it in the chain;
-        DATA, STATE, BARRIER and END, then one REPORT if it met a control row, holds pages or was
-        restored.
+        DATA, STATE, BARRIER and END, then one REPORT if it met a control row or holds pages.
 
     Returns:
         What it keeps: ``stored`` itself if nothing changed.
@@ -131,14 +137,12 @@ def run_key_group(
         ProcessError: the user's function failed.
     """
     yield from (p for p in pages if p.kind in FOR_THE_DRIVER)
-    restore = [p for p in pages if p.kind is PageKind.RESTORE]
-    if restore:
-        return (yield from _restore(spec, key_group, restore, files, page_bytes))
     align, said, seen = _align(spec, batch.alignment, pages)
     data = [_with_epoch(spec, p, batch.alignment) for p in pages if p.kind is PageKind.DATA]
     data.sort(key=lambda p: (spec.order(p.input), p.seq))
-    held = _held_pages(spec, key_group, stored)
-    work = Work(spec, key_group, batch, stored, held + data, batch.alignment, files, page_bytes)
+    what = f"held pages of stage {spec.name!r}, key group {key_group}"
+    waiting = HeldPages(stored, data, files, what)
+    work = Work(spec, key_group, batch, stored, waiting, batch.alignment, files, page_bytes)
     work.changed_epoch = stored.changed_epoch
     for action in said:
         if isinstance(action, TakeSnapshot):
@@ -151,22 +155,16 @@ def run_key_group(
         yield Page(key_group, PageKind.END, checkpoint_id=align.epoch)
     if seen or work.pages:
         yield work.report(align, seen, said)
-    return _keep(work, held_before=bool(held))
+    return _keep(work)
 
 
-def _restore(
-    spec: StageSpec,
-    key_group: int,
-    pages: Sequence[Page],
-    files: StateFiles | None,
-    page_bytes: int,
+def _restored(
+    spec: StageSpec, restoring: Restoring, key_group: int
 ) -> Generator[Page, None, KeyGroupState]:
-    """Begin with the state that is brought; RESTORE pages come alone, in a batch of their own."""
-    table, epoch = restored_state(spec.name, spec.keys, spec.state, key_group, pages)
-    yield Page(key_group, PageKind.REPORT, spec.name, rows=table.num_rows)
-    state = KeyedState(table, len(spec.keys))
-    place = f"{key_group}-restored"
-    return store(state, KeyGroupState(epoch), files, place, page_bytes)
+    """Begin with the state that was brought; RESTORE pages come alone, in a batch of their own."""
+    kept = restoring.store()
+    yield Page(key_group, PageKind.REPORT, spec.name, rows=kept.live_keys)
+    return kept
 
 
 def _align(
@@ -197,23 +195,16 @@ def _with_epoch(spec: StageSpec, page: Page, before: Alignment) -> Page:
     return replace(page, checkpoint_id=alignment_state.brought(before, page.input) + 1)
 
 
-def _held_pages(spec: StageSpec, key_group: int, stored: KeyGroupState) -> list[Page]:
-    if not stored.held:
-        return []
-    what = f"held pages of stage {spec.name!r}, key group {key_group}"
-    return pages_of(decode(stored.held, PAGE_SCHEMA, what))
-
-
-def _keep(work: Work, *, held_before: bool) -> KeyGroupState:
+def _keep(work: Work) -> KeyGroupState:
     """What to store; the very value that was read if nothing changed, so that nothing is written.
 
     A snapshot that only dropped tombstones is written with the next change.
     """
-    if not (held_before or work.pages or work.dirty):
-        return work.stored
-    held = encode(page_batch(work.pages)) if work.pages else b""
-    kept = replace(work.stored, changed_epoch=work.changed_epoch, held=held)
-    if not work.dirty:
-        return kept
-    place = f"{work.key_group}-{work.batch.batch_id}"
-    return store(work.state, kept, work.files, place, work.page_bytes)
+    before, place = work.stored, f"{work.key_group}-{work.batch.batch_id}"
+    kept = work.pages.keep(place, work.page_bytes)
+    if kept is before and not work.dirty:
+        return before
+    kept = replace(kept, changed_epoch=work.changed_epoch)
+    if work.dirty:
+        kept = store(work.state, kept, work.files, place, work.page_bytes)
+    return retire(before, kept, work.files)

@@ -8,8 +8,9 @@ their names only: a *base*, and the *recent* rows since, if they are many
 are a quarter as many as those of the base, so that what a batch writes is in proportion to what it
 changes.
 
-A file has its rows in pieces, each a payload (:func:`~absflow.columnar.pages.encode`) behind its
-length in eight bytes. So it is written, read and merged piece by piece, and may be of any size.
+A file begins with the name of its format. Then come its rows in pieces, each a payload
+(:func:`~absflow.columnar.pages.encode`) behind its length in eight bytes. So it is written, read
+and merged piece by piece, and may be of any size.
 
 A file is written once, before the batch that names it is committed, and never changed. It is called
 after its key group, its batch and a checksum of its pieces' checksums, so a batch that is run again
@@ -35,13 +36,16 @@ from absflow.columnar.state import DELETED, KeyedState, state_schema
 from absflow.errors import PageCorruptError
 
 __all__ = [
+    "PIECE_PAGES",
     "KeyGroupState",
     "StateFiles",
     "in_range",
     "load",
     "of_range",
     "read_pieces",
+    "retire",
     "store",
+    "store_base",
     "write_pieces",
 ]
 
@@ -53,6 +57,8 @@ _RANGE = pa.schema(
         ("live_keys", pa.int64()),
         ("size", pa.int64()),
         ("held", pa.large_binary()),
+        ("held_files", pa.string()),
+        ("held_counts", pa.string()),
         ("state", pa.large_binary()),
         ("base", pa.string()),
         ("recent", pa.string()),
@@ -62,8 +68,9 @@ _RANGE = pa.schema(
 # A merge costs as much as the base, so it comes once for so many parts of it.
 _PARTS = 4
 # A piece of a file is so many pages large: what is read and never sent may be larger than a page.
-_PIECE_PAGES = 16
+PIECE_PAGES = 16
 _LENGTH = struct.Struct("<q")
+_FORMAT = b"absflow1"
 
 
 class StateFiles(Protocol):
@@ -103,7 +110,9 @@ class KeyGroupState:
         changed_epoch: the last epoch in which a key changed; older snapshots need not look.
         live_keys: how many keys have state.
         size: bytes of the keyed state in memory.
-        held: pages held by the alignment, encoded; empty if none.
+        held: pages held by the alignment, encoded; empty if none, or they lie in files.
+        held_files: names of files with pages that are held, with spaces between.
+        held_counts: JSON: input, epoch, rows and bytes of the pages that are held; empty if none.
         state: the keyed state, or its recent rows if there is a base, encoded; empty if there are
             none or they lie in a file.
         base: the name of the base's file; empty if there is no base.
@@ -115,10 +124,17 @@ class KeyGroupState:
     live_keys: int = 0
     size: int = 0
     held: bytes = b""
+    held_files: str = ""
+    held_counts: str = ""
     state: bytes = b""
     base: str = ""
     recent: str = ""
     stale: str = ""
+
+    @property
+    def files(self) -> set[str]:
+        """The names of the files that it needs."""
+        return {self.base, self.recent, *self.held_files.split()} - {""}
 
 
 def of_range(states: Mapping[int, KeyGroupState]) -> bytes:
@@ -183,11 +199,11 @@ def store(
     place: str,
     page_bytes: int = PAGE_BYTES,
 ) -> KeyGroupState:
-    """Keep a state that has changed; ``changed_epoch`` and ``held`` are as before.
+    """Keep a state that has changed; the rest is as before.
 
     Args:
         state: the new state.
-        before: what the key group kept; its stale files are deleted.
+        before: what the key group kept.
         files: where files go; None if all is to be kept inline.
         place: the key group and the batch, for the names of files.
         page_bytes: the size of a page.
@@ -197,7 +213,7 @@ def store(
         StorageError: a file cannot be written.
     """
     payload, base, recent = b"", "", ""
-    size, piece_bytes = state.size, _PIECE_PAGES * page_bytes
+    size, piece_bytes = state.size, PIECE_PAGES * page_bytes
     if files is None or size <= files.max_inline:
         flat = state.flat().table
         payload = encode(flat) if flat.num_rows else b""
@@ -213,10 +229,6 @@ def store(
             recent = write_pieces(files, f"{place}-recent", pieces(rows.to_batches(), piece_bytes))
         elif rows.num_rows:
             payload = encode(rows)
-    if files is not None:
-        for name in before.stale.split():
-            files.delete(name)
-    stale = sorted({before.base, before.recent} - {base, recent, ""})
     return replace(
         before,
         live_keys=state.live,
@@ -224,8 +236,45 @@ def store(
         state=payload,
         base=base,
         recent=recent,
-        stale=" ".join(stale),
     )
+
+
+def retire(before: KeyGroupState, after: KeyGroupState, files: StateFiles | None) -> KeyGroupState:
+    """Note the files that only ``before`` needs, and delete those that it had noted.
+
+    Args:
+        before: what the key group kept.
+        after: what it keeps from now on.
+        files: has its files.
+    """
+    if files is not None:
+        for name in before.stale.split():
+            files.delete(name)
+    return replace(after, stale=" ".join(sorted(before.files - after.files)))
+
+
+def store_base(
+    before: KeyGroupState, files: StateFiles, place: str, live: Iterable[pa.RecordBatch]
+) -> KeyGroupState:
+    """Keep live rows, which come in pieces, as the base of a key group that had no state.
+
+    Args:
+        before: what the key group kept.
+        files: where files go.
+        place: the key group, for the name of the file.
+        live: the rows.
+    """
+    count = size = 0
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal count, size
+        for batch in live:
+            count += batch.num_rows
+            size += batch.nbytes
+            yield batch
+
+    base = write_pieces(files, f"{place}-base", counted())
+    return replace(before, live_keys=count, size=size, base=base)
 
 
 def _is_due(state: KeyedState) -> bool:
@@ -243,6 +292,7 @@ def write_pieces(files: StateFiles, place: str, rows: Iterable[pa.RecordBatch]) 
 
     def parts() -> Iterator[Any]:
         nonlocal checksum
+        yield _FORMAT
         for batch in rows:
             header, message = encoded(batch)
             checksum = zlib.crc32(header, checksum)
@@ -261,7 +311,12 @@ def read_pieces(files: StateFiles, name: str, schema: pa.Schema, what: str) -> p
         StorageError: the file is gone.
     """
     buffer, unchecked = files.read(name)
-    batches, at = [], 0
+    batches, at = [], len(_FORMAT)
+    if buffer[:at].to_pybytes() != _FORMAT:
+        raise PageCorruptError(
+            f"{what}, {name} is corrupt: it does not begin with {_FORMAT!r}; restore the job from "
+            "its last checkpoint"
+        )
     while at < len(buffer):
         start = at + _LENGTH.size
         (length,) = _LENGTH.unpack(buffer[at:start]) if start <= len(buffer) else (-1,)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
+from absflow.columnar.held import HeldPages, Limits
 from absflow.columnar.pages import ORDER_FIELDS, Page, PageKind, decode
 from absflow.columnar.pieces import encode_batches, encode_pieces, reordered
 from absflow.columnar.process import Call, call
@@ -63,7 +64,7 @@ class Work:
         key_group: which.
         batch: the micro-batch.
         stored: what the key group kept before.
-        pages: DATA pages that are not processed yet.
+        pages: DATA pages that wait.
         align: the alignment as far as the work has come.
         files: where the files of a large state lie; None if all of it is kept inline.
         page_bytes: a page has at most so many bytes.
@@ -79,7 +80,7 @@ class Work:
     key_group: int
     batch: Batch
     stored: KeyGroupState
-    pages: list[Page]
+    pages: HeldPages
     align: Alignment
     files: StateFiles | None
     page_bytes: int
@@ -99,14 +100,9 @@ class Work:
             self.decoded = load(self.stored, spec.keys, spec.state, self.files, what)
         return self.decoded
 
-    def process(self, upto: Mapping[str, int | None]) -> Iterator[Page]:
-        """Process the pages whose epoch the limit of their input admits; keep the others."""
-        due: list[Page] = []
-        rest: list[Page] = []
-        for page in self.pages:
-            limit = upto[page.input]
-            (due if limit is None or page.checkpoint_id <= limit else rest).append(page)
-        self.pages = rest
+    def process(self, upto: Limits) -> Iterator[Page]:
+        """Process the pages whose epoch the limit of their input admits; the others wait."""
+        due = self.pages.take(upto)
         # Stable: held pages come first, new ones by seq, which counts within one batch only.
         due.sort(key=lambda p: (p.checkpoint_id, self.spec.order(p.input)))
         for (_, name), run in itertools.groupby(due, key=lambda p: (p.checkpoint_id, p.input)):
@@ -207,6 +203,7 @@ class Work:
         """What the driver needs to know: one JSON object, the same keys in every one."""
         skipped = [a for a in said if isinstance(a, Discard) and a.reason is Reason.SKIPPED]
         barriers = [p for p in seen if p.kind in (PageKind.BARRIER, PageKind.OVERTAKE)]
+        held_rows, held_bytes = self.pages.counts
         report = {
             "alignment": alignment_state.to_json(align),
             "arrived": sorted({(p.input, p.checkpoint_id, p.triggered_ms) for p in barriers}),
@@ -215,8 +212,8 @@ class Work:
                 [s.checkpoint_id, s.rows_changed, s.bytes_changed, s.keys_total, s.bytes_total]
                 for s in self.snapshots
             ],
-            "held_rows": sum(p.rows for p in self.pages),
-            "held_bytes": sum(len(p.payload) for p in self.pages),
+            "held_rows": held_rows,
+            "held_bytes": held_bytes,
         }
         payload = json.dumps(report).encode()
         return Page(self.key_group, PageKind.REPORT, self.spec.name, payload=payload)

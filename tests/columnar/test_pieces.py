@@ -18,6 +18,7 @@ from absflow.columnar.packing import FLUSH_PAGES, Packer, gathered
 from absflow.columnar.pages import Page, PageKind, decode, encode, in_parts, pages_of
 from absflow.columnar.pieces import cut, encode_pieces, pieces, reordered, take
 from absflow.columnar.process import Result
+from absflow.columnar.restoring import Restoring
 from absflow.columnar.state import KeyedState
 from absflow.columnar.stored import KeyGroupState, load, read_pieces, store
 from absflow.errors import PageSizeError
@@ -201,3 +202,37 @@ def test_a_file_of_state_is_in_pieces_of_a_size():
     assert len(sizes) > 300
     assert sorted(base["k"].to_pylist()) == sorted(str(k) for k in range(4000))
     assert kept.live_keys == 4000
+
+
+def restore_pages(rows, deleted=(), place=0, page_bytes=500):
+    """The RESTORE pages of some (key, n): a set, at a place of the lineage."""
+    values = [(k, n, ["x" * 100], k in deleted) for k, n in rows]
+    whole = table(values, SNAPSHOT)
+    return [
+        Page(3, PageKind.RESTORE, checkpoint_id=9, seq=place, rows=count, payload=payload)
+        for count, payload in encode_pieces(whole, page_bytes)
+    ]
+
+
+@pytest.mark.parametrize("inline", [0, 10**9, None])
+def test_a_key_group_is_restored_piece_by_piece(inline):
+    """Thousands of pages in any order, of which no more than a piece is in memory; none is left."""
+    files = None if inline is None else MemoryFiles(inline)
+    keys = [str(k) for k in range(2000)]
+    found = restore_pages([(k, 1) for k in keys])
+    found += restore_pages([(k, 2) for k in keys[::3]], deleted={*keys[::9]}, place=1)
+    np.random.default_rng(1).shuffle(found)
+    assert len(found) > 1000
+    restoring = Restoring("legs", KEYS, STATE, 3, files, page_bytes=500)
+    for page in found:
+        restoring.add(page)
+        assert files is None or restoring.in_memory <= 16 * 500 + 500
+    kept = restoring.store()
+    state = load(kept, KEYS, STATE, files, "state")
+    due = {k: 2 if k in keys[::3] else 1 for k in keys if k not in keys[::9]}
+    rows = state.flat().table.to_pylist()
+    assert {row["k"]: row["n"] for row in rows} == due
+    assert (kept.live_keys, len(rows), kept.changed_epoch) == (len(due), len(due), 9)
+    assert {row["_modified_epoch"] for row in rows} == {9}
+    if files is not None:
+        assert set(files.files) == {kept.base} - {""}

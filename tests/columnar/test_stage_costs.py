@@ -22,7 +22,7 @@ from stage_cases import (
     tags_out,
 )
 
-from absflow.columnar import stage as stage_module
+from absflow.columnar import held as held_module
 from absflow.columnar import stored as stored_module
 from absflow.columnar import work as work_module
 from absflow.columnar.pages import PageKind, decode
@@ -43,7 +43,7 @@ def decoded(monkeypatch):
         names.append(what)
         return decode(payload, schema, what)
 
-    monkeypatch.setattr(stage_module, "decode", counting)
+    monkeypatch.setattr(held_module, "decode", counting)
     monkeypatch.setattr(stored_module, "decode", counting)
     monkeypatch.setattr(work_module, "decode", counting)
     return names

@@ -292,7 +292,7 @@ def check_schedule(world, partitions, files, page_bytes, shuffle):
             assert again == (out, runner.stored)
         if files is not None:
             kept = runner.stored
-            assert {kept.base, kept.recent, *kept.stale.split()} - {""} == set(files.files)
+            assert {*kept.files, *kept.stale.split()} == set(files.files)
             event("no base" if not kept.base else "recent rows" if kept.recent else "a base")
         assert rows_out(out) == oracle.run(batch)
         assert runner.state == oracle.state
@@ -314,7 +314,7 @@ def check_schedule(world, partitions, files, page_bytes, shuffle):
                 assert summed(snapshots, n) == live
         report = report_of(out)
         assert (report["held_rows"] if report else 0) == len(oracle.waiting)
-        assert bool(runner.stored.held) == bool(oracle.waiting)
+        assert bool(runner.stored.held_counts) == bool(oracle.waiting)
         if oracle.waiting:
             event("rows were held")
         if report and any(n > 0 and name == "" for name, n, _ in report["arrived"]):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from absflow.columnar.state import KeyedState
-from absflow.columnar.stored import KeyGroupState, load, store
+from absflow.columnar.stored import KeyGroupState, load, retire, store
 from absflow.errors import PageCorruptError, StorageError
 from absflow.storage import state_files
 from absflow.storage.state_files import MountedStateFiles
@@ -53,7 +53,7 @@ def changed(
 ) -> KeyGroupState:
     """One batch."""
     state = put(load(stored, KEYS, STATE, files, "state"), keys, batch)
-    return store(state, stored, files, f"0-{batch}")
+    return retire(stored, store(state, stored, files, f"0-{batch}"), files)
 
 
 def test_state_wanders_from_inline_to_files_and_is_merged(files: MountedStateFiles) -> None:
