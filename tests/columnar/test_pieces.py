@@ -20,8 +20,8 @@ from absflow.columnar.pieces import cut, encode_pieces, pieces, reordered, take
 from absflow.columnar.process import Result
 from absflow.columnar.restoring import Restoring
 from absflow.columnar.state import KeyedState
-from absflow.columnar.stored import KeyGroupState, load, read_pieces, store
-from absflow.errors import PageSizeError
+from absflow.columnar.stored import KeyGroupState, load, read_pieces, store, write_pieces
+from absflow.errors import PageCorruptError, PageSizeError
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("l", pa.list_(pa.string()))])
 TEXT = st.none() | st.integers(0, 300).map(lambda n: "x" * n)
@@ -236,3 +236,36 @@ def test_a_key_group_is_restored_piece_by_piece(inline):
     assert {row["_modified_epoch"] for row in rows} == {9}
     if files is not None:
         assert set(files.files) == {kept.base} - {""}
+
+
+def test_a_base_may_be_empty():
+    """All keys of a key group are deleted, and there is nothing to merge."""
+    files = MemoryFiles(0)
+    state = KeyedState.empty(KEYS, STATE)
+    touched = state.touched(table([("a",)], KEYS))
+    row = table([("a", 1, [])], touched.table.schema)
+    state = state.changed(touched, row, np.arange(1), 1)
+    state = state.deleted(state.touched(table([("a",)], KEYS)), np.arange(1), 2)
+    kept = store(state, KeyGroupState(), files, "0-0")
+    read = load(kept, KEYS, STATE, files, "state")
+    assert (read.base.num_rows, read.live, kept.live_keys) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: b"absflow0" + whole[8:],
+        lambda whole: b"",
+        lambda whole: whole[:8] + b"AF" + whole[10:],
+        lambda whole: whole[:-1],
+        lambda whole: whole + b"x",
+    ],
+)
+def test_a_damaged_file_of_state_is_refused(damage):
+    """Of another format, empty, with a wrong length, or cut: with its name and what to do."""
+    files = MemoryFiles(0)
+    batches = table([("a", 1, [])], pa.schema([*KEYS, *STATE])).to_batches()
+    name = write_pieces(files, "0-0-base", batches)
+    files.files[name] = damage(files.files[name])
+    with pytest.raises(PageCorruptError, match=f"state, {name} is corrupt.*restore the job"):
+        read_pieces(files, name, batches[0].schema, "state")
