@@ -24,6 +24,7 @@ __all__ = [
     "pieces",
     "reordered",
     "take",
+    "where",
 ]
 
 # A page has at most so many bytes, unless a setting says otherwise. Small enough for what Spark
@@ -118,7 +119,9 @@ def take(table: pa.Table, places: npt.NDArray[np.int64]) -> pa.Table:
         table: the rows.
         places: n row numbers.
     """
-    if not len(places) or all(column.num_chunks <= 1 for column in table.columns):
+    if not len(places):
+        return table.schema.empty_table()
+    if all(column.num_chunks <= 1 for column in table.columns):
         return table.take(_indices(places))
     batches = table.to_batches()
     lengths = np.array([batch.num_rows for batch in batches], dtype=np.int64)
@@ -139,6 +142,18 @@ def take(table: pa.Table, places: npt.NDArray[np.int64]) -> pa.Table:
     back = np.empty(len(order), dtype=np.int64)
     back[order] = np.arange(len(order))
     return reordered(found, back)
+
+
+def where(table: pa.Table, mask: npt.NDArray[np.bool_]) -> Iterator[pa.RecordBatch]:
+    """The rows that the mask has, batch by batch; one of which all rows stay is not copied."""
+    start = 0
+    for batch in table.to_batches():
+        mine = mask[start : start + batch.num_rows]
+        start += batch.num_rows
+        if mine.all():
+            yield batch
+        elif mine.any():
+            yield batch.filter(pa.array(mine))
 
 
 def reordered(table: pa.Table, places: npt.NDArray[np.int64]) -> pa.Table:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from absflow.columnar.keys import factorize
 from absflow.columnar.pages import Page, decode
-from absflow.columnar.pieces import PAGE_BYTES, pieces
+from absflow.columnar.pieces import PAGE_BYTES, pieces, where
 from absflow.columnar.state import (
     DELETED,
     MODIFIED_EPOCH,
@@ -121,12 +121,7 @@ class Restoring:
             latest = np.zeros(rows.num_rows, dtype=bool)
             latest[newest] = True
             stay &= latest
-        start = 0
-        for batch in rows.to_batches():
-            mask = stay[start : start + batch.num_rows]
-            start += batch.num_rows
-            if mask.any():
-                yield self._as_state(batch if mask.all() else batch.filter(pa.array(mask)))
+        yield from map(self._as_state, where(rows, stay))
 
     def _as_state(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         epochs = pa.array(np.full(rows.num_rows, self.epoch, dtype=np.int64))

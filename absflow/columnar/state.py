@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from absflow.columnar.keys import locate
-from absflow.columnar.pieces import fits, reordered, take
+from absflow.columnar.pieces import fits, reordered, take, where
 
 __all__ = ["DELETED", "MODIFIED_EPOCH", "KeyedState", "Touched", "snapshot_schema", "state_schema"]
 
@@ -179,7 +179,7 @@ class KeyedState:
     def live_batches(self) -> Iterator[pa.RecordBatch]:
         """The live rows of both levels."""
         yield from self._old()
-        yield from self.table.filter(pc.invert(self.table[DELETED])).to_batches()
+        yield from where(self.table, ~self.table[DELETED].to_numpy())
 
     def merged(self, base: pa.Table) -> KeyedState:
         """The same state on a base of all live rows; the recent ones are tombstones only."""
@@ -199,14 +199,7 @@ class KeyedState:
             return
         there = pc.greater(self.base[MODIFIED_EPOCH], base_id).to_numpy()
         there[self.shadows[self.shadows >= 0]] = False
-        start = 0
-        for batch in self.base.to_batches():
-            mask = there[start : start + batch.num_rows]
-            start += batch.num_rows
-            if mask.all():
-                yield batch
-            elif mask.any():
-                yield batch.filter(pa.array(mask))
+        yield from where(self.base, there)
 
     def changes(self, base_id: int) -> Iterator[pa.RecordBatch]:
         """What a snapshot holds: the rows (:func:`snapshot_schema`) changed since ``base_id``.
@@ -214,11 +207,11 @@ class KeyedState:
         An epoch e lies between the barriers e - 1 and e, so it is after ``base_id`` if greater.
         A full snapshot (``base_id`` 0) starts from nothing and needs no tombstones.
         """
-        mask = pc.greater(self.table[MODIFIED_EPOCH], base_id)
+        changed = pc.greater(self.table[MODIFIED_EPOCH], base_id).to_numpy()
         if base_id == 0:
-            mask = pc.and_(mask, pc.invert(self.table[DELETED]))
+            changed = changed & ~self.table[DELETED].to_numpy()
         names = [name for name in self.table.column_names if name != MODIFIED_EPOCH]
-        for batch in chain(self._old(base_id), self.table.filter(mask).to_batches()):
+        for batch in chain(self._old(base_id), where(self.table, changed)):
             yield batch.select(names)
 
     def without_tombstones(self, completed_id: int) -> KeyedState:

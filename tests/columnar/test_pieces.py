@@ -84,8 +84,11 @@ def test_more_rows_than_one_batch_can_hold_are_taken_in_chunks():
     whole = pa.table({"v": pa.chunked_array([value] * 17), "n": range(17 * 128)})
     with pytest.raises(pa.ArrowInvalid, match="overflow"):
         whole.take(pa.array([0]))
+    before = pa.total_allocated_bytes()
     taken = take(whole, np.array([2000, 3, -1]))
     assert taken["n"].to_pylist() == [2000, 3, None]
+    assert take(whole, np.array([], dtype=np.int64)).num_rows == 0
+    assert pa.total_allocated_bytes() - before < 10 << 20
 
 
 def test_more_key_bytes_than_one_batch_can_hold_are_looked_up():
