@@ -7,6 +7,7 @@
     ├── GraphError (ValueError)          the job's graph cannot run: cycle, missing column, ...
     ├── ProtocolViolation                a machine was given a move that cannot happen
     ├── PageCorruptError                 bytes between two operators are not what was written
+    ├── PageSizeError                    a row, or a value that must be whole, is larger than 2 GB
     ├── ProcessError                     a user's process function raised or returned a wrong table
     ├── StorageError                     a table or path of the job could not be read or written
     │   └── NotFoundError (LookupError)  the thing asked for is not in the job's history
@@ -32,6 +33,7 @@ __all__ = [
     "JobFailedError",
     "NotFoundError",
     "PageCorruptError",
+    "PageSizeError",
     "ProcessError",
     "ProtocolViolation",
     "ReplayMismatchError",
@@ -62,6 +64,10 @@ class ProtocolViolation(AbsflowError):
 
 class PageCorruptError(AbsflowError):
     """A page's bytes fail their checksum or do not decode; the batch is not committed."""
+
+
+class PageSizeError(AbsflowError):
+    """A row, or state that cannot be cut, is larger than Spark and Arrow can carry (2 GB)."""
 
 
 class ProcessError(AbsflowError):

@@ -44,6 +44,8 @@ def test_a_duration_carries_its_unit(text: str, expected: int) -> None:
         ("checkpoint.interval", "10", ["'10'", "duration"]),
         ("key-groups", "0", ["'0'", "1 to 32768"]),
         ("key-groups", "many", ["'many'", "whole number"]),
+        ("page.max-bytes", "100B", ["'100B'", "from 1KiB to 64MiB"]),
+        ("page.max-bytes", "1GiB", ["'1GiB'", "from 1KiB to 64MiB"]),
         ("alignment.max-held", "64MB", ["'64MB'", "64MiB"]),
         ("restart.multiplier", "0.5", ["'0.5'", "at least 1"]),
         ("storage.path", " ", ["' '", "path"]),

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from absflow.columnar.pieces import take
 from absflow.errors import GraphError
 
 __all__ = ["check_key_type", "factorize", "hash64", "key_groups", "locate"]
@@ -33,6 +34,8 @@ _NULL = np.uint64(0xD1B54A32D192ED03)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
+# Arrow counts the bytes of a column of text with 32 bits.
+_SMALL = (1 << 31) - 1
 # So many times as many rows as are looked up are many.
 _MANY = 8
 
@@ -151,9 +154,14 @@ def _is_bytes(type_: pa.DataType) -> bool:
 
 
 def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if isinstance(column, pa.ChunkedArray):
-        return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    return column
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    if column.nbytes > _SMALL and _is_bytes(column.type):
+        text = pa.types.is_string(column.type)
+        column = column.cast(pa.large_string() if text else pa.large_binary())
+    return column.combine_chunks()
 
 
 def factorize(keys: pa.Table) -> tuple[Codes, pa.Table]:
@@ -172,7 +180,8 @@ def factorize(keys: pa.Table) -> tuple[Codes, pa.Table]:
     if keys.num_columns == 1:
         encoded = _flat(keys.column(0)).dictionary_encode(null_encoding="encode")
         codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        return codes, pa.table([encoded.dictionary], schema=keys.schema)
+        unique = encoded.dictionary.cast(keys.schema.field(0).type)
+        return codes, pa.table([unique], schema=keys.schema)
     encoded = pa.array(_combined([keys])[0]).dictionary_encode()
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     row_of = np.empty(len(encoded.dictionary), dtype=np.int64)
@@ -188,13 +197,14 @@ def locate(keys: pa.Table, among: pa.Table) -> Codes:
     pairs = zip(among.columns, keys.columns, strict=True)
     there = reduce(pc.and_, (pc.is_in(a, value_set=_flat(k)) for a, k in pairs))
     rows = np.flatnonzero(there.to_numpy())
-    found = _located(keys, among.take(pa.array(rows)))
+    found = _located(keys, take(among, rows))
     return np.append(rows, -1)[found]  # -1 finds the last
 
 
 def _located(keys: pa.Table, among: pa.Table) -> Codes:
     if keys.num_columns == 1:
         needles, haystack = _flat(keys.column(0)), _flat(among.column(0))
+        needles = needles.cast(haystack.type)
     else:
         needles, haystack = (pa.array(c) for c in _combined([keys, among]))
     found = pc.index_in(needles, value_set=haystack)

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from absflow.errors import PageCorruptError
+from absflow.errors import PageCorruptError, PageSizeError
 
 __all__ = [
     "CHANNEL_FIELDS",
@@ -40,8 +40,10 @@ __all__ = [
     "decode",
     "encode",
     "encoded",
+    "in_parts",
     "one_batch",
     "page_batch",
+    "page_batches",
     "pages_of",
     "unpack",
 ]
@@ -58,6 +60,8 @@ class PageKind(Enum):
     STATE = "STATE"
     REPORT = "REPORT"
     RESTORE = "RESTORE"
+    # Nothing; see where a stage's pages are handed to Spark.
+    FILL = "FILL"
 
 
 PAGE_SCHEMA = pa.schema(
@@ -99,6 +103,9 @@ SEQ_BITS = 31
 # What a stage emits beside rows: for the driver, and for the stages that read it.
 FOR_THE_DRIVER = (PageKind.REPORT, PageKind.STATE)
 FORWARDED = (PageKind.BARRIER, PageKind.END)
+# A page is one value of Spark's, and an array of Java's; both end at 2 GB.
+_LARGEST = (1 << 31) - (1 << 20)
+_PART_PAGES = 32
 _HEADER = struct.Struct("<2sBBI")
 _MAGIC, _VERSION = b"AF", 1
 
@@ -140,14 +147,37 @@ class Page:
 
 
 def encode(table: pa.Table | pa.RecordBatch) -> bytes:
-    """The payload of ``table``; its schema is not part of it."""
+    """The payload of ``table``; its schema is not part of it.
+
+    Raises:
+        PageSizeError: it has more than 2 GB.
+    """
     return b"".join(encoded(table))
 
 
 def encoded(table: pa.Table | pa.RecordBatch) -> tuple[bytes, pa.Buffer]:
-    """The payload of ``table`` in two parts: the header, which ends with the checksum; the rest."""
-    message = one_batch(table).serialize()
+    """The payload of ``table`` in two parts: the header, which ends with the checksum; the rest.
+
+    Raises:
+        PageSizeError: it has more than 2 GB.
+    """
+    try:
+        message = one_batch(table).serialize()
+    except pa.ArrowInvalid as error:  # a column of more than 2 GB
+        raise _too_large(table) from error
+    if len(message) > _LARGEST:
+        raise _too_large(table)
     return _HEADER.pack(_MAGIC, _VERSION, 0, zlib.crc32(message)), message
+
+
+def _too_large(table: pa.Table | pa.RecordBatch) -> PageSizeError:
+    what = "a row has" if table.num_rows == 1 else f"{table.num_rows} rows have"
+    return PageSizeError(
+        f"{what} {table.nbytes} bytes in columns {table.schema.names}, but what travels or is kept "
+        f"as one value has at most {_LARGEST}; the batch is not committed. Keep large values "
+        "elsewhere and a reference in the row; a key group's state can be larger if every executor "
+        "has the storage root mounted"
+    )
 
 
 def decode(
@@ -186,6 +216,29 @@ def pages_of(table: pa.Table | pa.RecordBatch) -> list[Page]:
     """The rows of a table with :data:`PAGE_SCHEMA` as pages."""
     columns = [table.column(field.name).to_pylist() for field in PAGE_SCHEMA]
     return [Page.from_row(row) for row in zip(*columns, strict=True)]
+
+
+def page_batches(pages: Iterable[Page], page_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The parts (:func:`in_parts`) of the pages as batches."""
+    for part in in_parts(pages, page_bytes):
+        yield page_batch(part)
+
+
+def in_parts(pages: Iterable[Page], page_bytes: int) -> Iterator[list[Page]]:
+    """The pages, as they come, in lists with about as much payload as 32 pages can have.
+
+    So much is sent to Spark at once; a few times as much is in memory meanwhile.
+    """
+    part: list[Page] = []
+    size = 0
+    for page in pages:
+        part.append(page)
+        size += len(page.payload)
+        if size >= _PART_PAGES * page_bytes:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def page_batch(pages: Sequence[Page]) -> pa.RecordBatch:

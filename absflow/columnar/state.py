@@ -13,7 +13,9 @@ base's keys; now and then both are merged into a new base.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +23,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from absflow.columnar.keys import locate
+from absflow.columnar.pieces import fits, reordered, take, where
 
 __all__ = ["DELETED", "MODIFIED_EPOCH", "KeyedState", "Touched", "snapshot_schema", "state_schema"]
 
 Places = npt.NDArray[np.int64]
+
+# Recent rows of up to so many bytes are kept in one chunk.
+_TOGETHER = 16 << 20
 
 MODIFIED_EPOCH = "_modified_epoch"
 DELETED = "_deleted"
@@ -103,7 +109,7 @@ class KeyedState:
             new = pc.fill_null(self.table[DELETED].take(there), True).to_numpy().astype(bool)
         names = self.table.column_names[self.keys : -2]
         if self.base is None:
-            columns = self.table.select(names).take(pa.array(at, mask=new))
+            columns = take(self.table.select(names), at)
         else:
             missing = np.flatnonzero(at < 0)
             found = locate(unique.take(pa.array(missing)), self.base.select(range(self.keys)))
@@ -111,12 +117,12 @@ class KeyedState:
             new &= below < 0
             recent, old = np.flatnonzero((at >= 0) & ~new), np.flatnonzero(below >= 0)
             both = [
-                self.table.select(names).take(pa.array(at[recent])),
-                self.base.select(names).take(pa.array(below[old])),
+                take(self.table.select(names), at[recent]),
+                take(self.base.select(names), below[old]),
             ]
             place = np.full(len(at), -1)
             place[recent], place[old] = np.split(np.arange(len(recent) + len(old)), [len(recent)])
-            columns = pa.concat_tables(both).combine_chunks().take(pa.array(place, mask=place < 0))
+            columns = reordered(pa.concat_tables(both), place)
         schema = pa.schema([*unique.schema, *(self.table.schema.field(n) for n in names)])
         table = pa.table([*unique.columns, *columns.columns], schema=schema)
         return Touched(table, at, below, new)
@@ -154,53 +160,59 @@ class KeyedState:
         rows = rows.append_column(MODIFIED_EPOCH, pa.array(np.full(count, epoch, dtype=np.int64)))
         rows = rows.append_column(DELETED, pa.array(np.full(count, deleted)))
         rows = rows.cast(self.table.schema)
-        old = self.table.num_rows
-        # One take over old and new rows replaces in place and appends; the order of keys stays.
-        order = np.arange(old + int((at < 0).sum()))
-        order[at[at >= 0]] = old + np.flatnonzero(at >= 0)
-        order[old:] = old + np.flatnonzero(at < 0)
-        both = pa.concat_tables([self.table, rows]).combine_chunks()
-        shadows = self.shadows
+        table, shadows, below = self.table, self.shadows, touched.below[which]
+        known = at >= 0
+        if known.any():
+            stay = np.ones(table.num_rows, dtype=bool)
+            stay[at[known]] = False
+            if shadows is not None:
+                below = np.where(known, shadows[at], below)
+                shadows = shadows[stay]
+            table = table.filter(pa.array(stay))
         if shadows is not None:
-            shadows = np.concatenate([shadows, touched.below[which][at < 0]])
-        return replace(self, table=both.take(pa.array(order)), shadows=shadows)
+            shadows = np.concatenate([shadows, below])
+        table = pa.concat_tables([table, rows])
+        if fits(table, _TOGETHER):
+            table = table.combine_chunks()
+        return replace(self, table=table, shadows=shadows)
 
-    def merged(self) -> KeyedState:
-        """The same state with a base of all live rows; the recent ones are tombstones only."""
+    def live_batches(self) -> Iterator[pa.RecordBatch]:
+        """The live rows of both levels."""
+        yield from self._old()
+        yield from where(self.table, ~self.table[DELETED].to_numpy())
+
+    def merged(self, base: pa.Table) -> KeyedState:
+        """The same state on a base of all live rows; the recent ones are tombstones only."""
         tombstones = self.table.filter(self.table[DELETED])
-        live = self.table.filter(pc.invert(self.table[DELETED]))
-        base = pa.concat_tables([self._old(), live]).combine_chunks()
         return KeyedState(tombstones, self.keys, base, np.full(tombstones.num_rows, -1))
 
     def flat(self) -> KeyedState:
         """The same state without a base."""
         if self.base is None:
             return self
-        return KeyedState(pa.concat_tables([self._old(), self.table]).combine_chunks(), self.keys)
+        batches = [*self._old(), *self.table.to_batches()]
+        return KeyedState(pa.Table.from_batches(batches, self.table.schema), self.keys)
 
-    def _old(self, base_id: int = -1) -> pa.Table:
+    def _old(self, base_id: int = -1) -> Iterator[pa.RecordBatch]:
         """The base's rows changed since ``base_id`` (-1: all) that no recent one stands for."""
         if self.base is None or self.shadows is None:
-            return self.table.schema.empty_table()
+            return
         there = pc.greater(self.base[MODIFIED_EPOCH], base_id).to_numpy()
-        if not there.any():
-            return self.table.schema.empty_table()
         there[self.shadows[self.shadows >= 0]] = False
-        return self.base.filter(pa.array(there))
+        yield from where(self.base, there)
 
-    def changes(self, base_id: int) -> pa.Table:
+    def changes(self, base_id: int) -> Iterator[pa.RecordBatch]:
         """What a snapshot holds: the rows (:func:`snapshot_schema`) changed since ``base_id``.
 
         An epoch e lies between the barriers e - 1 and e, so it is after ``base_id`` if greater.
         A full snapshot (``base_id`` 0) starts from nothing and needs no tombstones.
         """
-        mask = pc.greater(self.table[MODIFIED_EPOCH], base_id)
+        changed = pc.greater(self.table[MODIFIED_EPOCH], base_id).to_numpy()
         if base_id == 0:
-            mask = pc.and_(mask, pc.invert(self.table[DELETED]))
-        changes = self.table.filter(mask)
-        if self.base is not None:
-            changes = pa.concat_tables([self._old(base_id), changes]).combine_chunks()
-        return changes.drop_columns([MODIFIED_EPOCH])
+            changed = changed & ~self.table[DELETED].to_numpy()
+        names = [name for name in self.table.column_names if name != MODIFIED_EPOCH]
+        for batch in chain(self._old(base_id), where(self.table, changed)):
+            yield batch.select(names)
 
     def without_tombstones(self, completed_id: int) -> KeyedState:
         """Forget the deletions that the completed checkpoint ``completed_id`` holds.

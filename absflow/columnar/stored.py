@@ -8,16 +8,22 @@ their names only: a *base*, and the *recent* rows since, if they are many
 are a quarter as many as those of the base, so that what a batch writes is in proportion to what it
 changes.
 
+A file begins with the name of its format. Then come its rows in pieces, each a payload
+(:func:`~absflow.columnar.pages.encode`) behind its length in eight bytes. So it is written, read
+and merged piece by piece, and may be of any size.
+
 A file is written once, before the batch that names it is committed, and never changed. It is called
-after its key group, its batch and its checksum, so a batch that is run again writes the same file,
-or another one if the function was not deterministic. It is deleted by the second change of the key
-group behind its last use: the batch that replaced it is then committed, and Spark runs no batch
-again that is older.
+after its key group, its batch and a checksum of its pieces' checksums, so a batch that is run again
+writes the same file, or another one if the function was not deterministic. It is deleted by the
+second change of the key group behind its last use: the batch that replaced it is then committed,
+and Spark runs no batch again that is older.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Protocol
 
@@ -25,9 +31,23 @@ import numpy as np
 import pyarrow as pa
 
 from absflow.columnar.pages import decode, encode, encoded
+from absflow.columnar.pieces import PAGE_BYTES, pieces
 from absflow.columnar.state import DELETED, KeyedState, state_schema
+from absflow.errors import PageCorruptError
 
-__all__ = ["KeyGroupState", "StateFiles", "in_range", "load", "of_range", "store"]
+__all__ = [
+    "PIECE_PAGES",
+    "KeyGroupState",
+    "StateFiles",
+    "in_range",
+    "load",
+    "of_range",
+    "read_pieces",
+    "retire",
+    "store",
+    "store_base",
+    "write_pieces",
+]
 
 _SHADOWS = pa.field("_shadows", pa.int64())
 _RANGE = pa.schema(
@@ -37,6 +57,8 @@ _RANGE = pa.schema(
         ("live_keys", pa.int64()),
         ("size", pa.int64()),
         ("held", pa.large_binary()),
+        ("held_files", pa.string()),
+        ("held_counts", pa.string()),
         ("state", pa.large_binary()),
         ("base", pa.string()),
         ("recent", pa.string()),
@@ -45,6 +67,10 @@ _RANGE = pa.schema(
 )
 # A merge costs as much as the base, so it comes once for so many parts of it.
 _PARTS = 4
+# A piece of a file is so many pages large: what is read and never sent may be larger than a page.
+PIECE_PAGES = 16
+_LENGTH = struct.Struct("<q")
+_FORMAT = b"absflow1"
 
 
 class StateFiles(Protocol):
@@ -61,8 +87,16 @@ class StateFiles(Protocol):
             StorageError: there is no such file, or it cannot be read.
         """
 
-    def write(self, name: str, parts: Sequence[Any]) -> None:
-        """Put a file in place whole; in the place of the same one, if it is there."""
+    def write(self, parts: Iterable[Any], name: Callable[[], str]) -> str:
+        """Put a file in place whole; in the place of the same one, if it is there.
+
+        Args:
+            parts: its bytes, made one by one.
+            name: its name, asked for when they are all made.
+
+        Returns:
+            The name.
+        """
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
@@ -76,7 +110,9 @@ class KeyGroupState:
         changed_epoch: the last epoch in which a key changed; older snapshots need not look.
         live_keys: how many keys have state.
         size: bytes of the keyed state in memory.
-        held: pages held by the alignment, encoded; empty if none.
+        held: pages held by the alignment, encoded; empty if none, or they lie in files.
+        held_files: names of files with pages that are held, with spaces between.
+        held_counts: JSON: input, epoch, rows and bytes of the pages that are held; empty if none.
         state: the keyed state, or its recent rows if there is a base, encoded; empty if there are
             none or they lie in a file.
         base: the name of the base's file; empty if there is no base.
@@ -88,10 +124,17 @@ class KeyGroupState:
     live_keys: int = 0
     size: int = 0
     held: bytes = b""
+    held_files: str = ""
+    held_counts: str = ""
     state: bytes = b""
     base: str = ""
     recent: str = ""
     stale: str = ""
+
+    @property
+    def files(self) -> set[str]:
+        """The names of the files that it needs."""
+        return {self.base, self.recent, *self.held_files.split()} - {""}
 
 
 def of_range(states: Mapping[int, KeyGroupState]) -> bytes:
@@ -133,8 +176,7 @@ def load(
     def table(payload: bytes, name: str, schema: pa.Schema) -> pa.Table:
         if name:
             assert files is not None  # it has written the file
-            payload, unchecked = files.read(name)
-            return pa.Table.from_batches([decode(payload, schema, f"{what}, {name}", unchecked)])
+            return read_pieces(files, name, schema, what)
         if payload:
             return pa.Table.from_batches([decode(payload, schema, what)])
         return schema.empty_table()
@@ -151,46 +193,88 @@ def load(
 
 
 def store(
-    state: KeyedState, before: KeyGroupState, files: StateFiles | None, place: str
+    state: KeyedState,
+    before: KeyGroupState,
+    files: StateFiles | None,
+    place: str,
+    page_bytes: int = PAGE_BYTES,
 ) -> KeyGroupState:
-    """Keep a state that has changed; ``changed_epoch`` and ``held`` are as before.
+    """Keep a state that has changed; the rest is as before.
 
     Args:
         state: the new state.
-        before: what the key group kept; its stale files are deleted.
+        before: what the key group kept.
         files: where files go; None if all is to be kept inline.
         place: the key group and the batch, for the names of files.
+        page_bytes: the size of a page.
 
     Raises:
+        PageSizeError: it is larger than 2 GB, and there is no place for files.
         StorageError: a file cannot be written.
     """
     payload, base, recent = b"", "", ""
-    if files is None or state.size <= files.max_inline:
+    size, piece_bytes = state.size, PIECE_PAGES * page_bytes
+    if files is None or size <= files.max_inline:
         flat = state.flat().table
         payload = encode(flat) if flat.num_rows else b""
     else:
         base = before.base
         if _is_due(state):
-            state = state.merged()
-            base = _write(files, f"{place}-base", state.base)
+            live = pieces(state.live_batches(), piece_bytes)
+            base = write_pieces(files, f"{place}-base", live)
+            state = state.merged(read_pieces(files, base, state.table.schema, place))
+            size = state.size
         rows = state.table.append_column(_SHADOWS, pa.array(state.shadows))
         if rows.num_rows and rows.nbytes > files.max_inline:
-            recent = _write(files, f"{place}-recent", rows)
+            recent = write_pieces(files, f"{place}-recent", pieces(rows.to_batches(), piece_bytes))
         elif rows.num_rows:
             payload = encode(rows)
-    if files is not None:
-        for name in before.stale.split():
-            files.delete(name)
-    stale = sorted({before.base, before.recent} - {base, recent, ""})
     return replace(
         before,
         live_keys=state.live,
-        size=state.size,
+        size=size,
         state=payload,
         base=base,
         recent=recent,
-        stale=" ".join(stale),
     )
+
+
+def retire(before: KeyGroupState, after: KeyGroupState, files: StateFiles | None) -> KeyGroupState:
+    """Note the files that only ``before`` needs, and delete those that it had noted.
+
+    Args:
+        before: what the key group kept.
+        after: what it keeps from now on.
+        files: has its files.
+    """
+    if files is not None:
+        for name in before.stale.split():
+            files.delete(name)
+    return replace(after, stale=" ".join(sorted(before.files - after.files)))
+
+
+def store_base(
+    before: KeyGroupState, files: StateFiles, place: str, live: Iterable[pa.RecordBatch]
+) -> KeyGroupState:
+    """Keep live rows, which come in pieces, as the base of a key group that had no state.
+
+    Args:
+        before: what the key group kept.
+        files: where files go.
+        place: the key group, for the name of the file.
+        live: the rows.
+    """
+    count = size = 0
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal count, size
+        for batch in live:
+            count += batch.num_rows
+            size += batch.nbytes
+            yield batch
+
+    base = write_pieces(files, f"{place}-base", counted())
+    return replace(before, live_keys=count, size=size, base=base)
 
 
 def _is_due(state: KeyedState) -> bool:
@@ -202,8 +286,46 @@ def _is_due(state: KeyedState) -> bool:
     return bool(count * _PARTS > state.base.num_rows)
 
 
-def _write(files: StateFiles, place: str, table: pa.Table) -> str:
-    header, message = encoded(table)
-    name = f"{place}-{header[-4:].hex()}"
-    files.write(name, (header, message))
-    return name
+def write_pieces(files: StateFiles, place: str, rows: Iterable[pa.RecordBatch]) -> str:
+    """Write rows into a file, a piece for each batch; the file's name."""
+    checksum = 0
+
+    def parts() -> Iterator[Any]:
+        nonlocal checksum
+        yield _FORMAT
+        for batch in rows:
+            header, message = encoded(batch)
+            checksum = zlib.crc32(header, checksum)
+            yield _LENGTH.pack(len(header) + len(message))
+            yield header
+            yield message
+
+    return files.write(parts(), lambda: f"{place}-{checksum:08x}")
+
+
+def read_pieces(files: StateFiles, name: str, schema: pa.Schema, what: str) -> pa.Table:
+    """The rows of a file, a chunk for each piece, which share the memory of the file.
+
+    Raises:
+        PageCorruptError: the bytes are not what was written.
+        StorageError: the file is gone.
+    """
+    buffer, unchecked = files.read(name)
+    batches, at = [], len(_FORMAT)
+    if buffer[:at].to_pybytes() != _FORMAT:
+        raise PageCorruptError(
+            f"{what}, {name} is corrupt: it does not begin with {_FORMAT!r}; restore the job from "
+            "its last checkpoint"
+        )
+    while at < len(buffer):
+        start = at + _LENGTH.size
+        (length,) = _LENGTH.unpack(buffer[at:start]) if start <= len(buffer) else (-1,)
+        if not 0 <= length <= len(buffer) - start:
+            raise PageCorruptError(
+                f"{what}, {name} is corrupt: a piece at byte {at} of {len(buffer)} has {length} "
+                "bytes; restore the job from its last checkpoint"
+            )
+        at = start + length
+        piece = buffer.slice(start, length)
+        batches.append(decode(piece, schema, f"{what}, {name}", unchecked))
+    return pa.Table.from_batches(batches, schema)

@@ -13,6 +13,7 @@ from absflow.settings.values import (
     factor,
     flag,
     one_of,
+    page_bytes,
     path,
     positive_duration_ms,
     restore_target,
@@ -165,6 +166,14 @@ SETTINGS: tuple[Setting, ...] = (
         size_bytes,
         "A key group with more state than this has it in files below the storage root, if that is "
         "a directory; with less, in Spark's state store.",
+    ),
+    Setting(
+        "page.max-bytes",
+        "page_max_bytes",
+        "1MiB",
+        page_bytes,
+        "Rows and state travel in pages of at most so many bytes; a larger row has a page of its "
+        "own. Memory of a worker is a few dozen pages.",
     ),
     Setting(
         "channel.max-bytes-per-trigger",

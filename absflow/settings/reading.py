@@ -35,6 +35,7 @@ class Settings:
     savepoint_on_sigterm: bool
     alignment_max_held_bytes: int
     state_max_inline_bytes: int
+    page_max_bytes: int
     channel_max_bytes_per_trigger: int
     channel_max_backlog_bytes: int | None
     trigger_interval_ms: int

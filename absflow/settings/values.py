@@ -14,6 +14,7 @@ __all__ = [
     "factor",
     "flag",
     "one_of",
+    "page_bytes",
     "path",
     "positive_duration_ms",
     "restore_target",
@@ -59,6 +60,18 @@ def size_bytes(text: str) -> int:
     """A size in bytes."""
     units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
     return _with_unit(text, units, "a size such as 512KiB, 64MiB or 1GiB")
+
+
+def page_bytes(text: str) -> int:
+    """A size in bytes that Spark and Arrow carry many of at once."""
+    expected = "a size from 1KiB to 64MiB"
+    try:
+        size = size_bytes(text)
+    except ValueError:
+        raise ValueError(expected) from None
+    if not 1 << 10 <= size <= 64 << 20:
+        raise ValueError(expected)
+    return size
 
 
 def size_or_unlimited(text: str) -> int | None:

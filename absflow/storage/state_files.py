@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,26 +57,39 @@ class MountedStateFiles:
         _note(path)
         return payload, unseen
 
-    def write(self, name: str, parts: Sequence[Any]) -> None:
+    def write(self, parts: Iterable[Any], name: Callable[[], str]) -> str:
         """Put a file in place whole; in the place of the same one, if it is there.
+
+        Args:
+            parts: its bytes, made one by one.
+            name: its name, asked for when they are all made.
+
+        Returns:
+            The name.
 
         Raises:
             StorageError: it cannot be written.
         """
-        path = f"{self.directory}/{name}"
+        aside = f"{self.directory}/.{uuid.uuid4().hex}"  # a kill may leave it there
         try:
             os.makedirs(self.directory, exist_ok=True)
-            aside = f"{self.directory}/.{uuid.uuid4().hex}"  # a kill may leave it there
             with open(aside, "wb") as file:
                 for part in parts:
                     file.write(part)
+            path = f"{self.directory}/{name()}"
             os.replace(aside, path)
-        except OSError as error:
+        except BaseException as error:
+            with suppress(OSError):
+                os.unlink(aside)
+            if not isinstance(error, OSError):
+                raise
             raise StorageError(
-                f"could not write {path!r}: {error}; spark.absflow.storage.path must name a place "
-                "that every executor can read and write"
+                f"could not write state into {self.directory!r}: {error}; "
+                "spark.absflow.storage.path must name a place that every executor can read and "
+                "write"
             ) from error
         _note(path)
+        return name()
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""

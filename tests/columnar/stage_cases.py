@@ -8,6 +8,7 @@ from arrow_cases import rows_of
 
 from absflow.columnar.packing import Packer
 from absflow.columnar.pages import Page, PageKind, channel_schema, decode, pages_of
+from absflow.columnar.pieces import PAGE_BYTES
 from absflow.columnar.process import Result
 from absflow.columnar.spec import InputSpec, StageSpec
 from absflow.columnar.stage import Batch, run_key_group
@@ -97,6 +98,16 @@ def abort(n):
     return Page(0, PageKind.ABORT, checkpoint_id=n)
 
 
+def run(work):
+    """The pages of a generator that makes them, and what it returns."""
+    out = []
+    while True:
+        try:
+            out.append(next(work))
+        except StopIteration as end_:
+            return out, end_.value
+
+
 def report_of(out):
     reports = [page for page in out if (page.kind, page.input) == (PageKind.REPORT, "legs")]
     assert reports in ([], out[-1:])
@@ -124,9 +135,10 @@ def state_of(spec, stored, files=None):
 class Runner:
     """One key group through its micro-batches, as the driver would run it."""
 
-    def __init__(self, spec, key_group=0, files=None):
+    def __init__(self, spec, key_group=0, files=None, page_bytes=PAGE_BYTES):
         self.spec = spec
         self.files = files
+        self.page_bytes = page_bytes
         self.key_group = key_group
         self.align = alignment.start(given.name for given in spec.inputs)
         self.stored = KeyGroupState()
@@ -134,8 +146,16 @@ class Runner:
 
     def run(self, *given_pages):
         batch = Batch(self.batch_id, 1000 * self.batch_id, self.align)
-        out, self.stored = run_key_group(
-            self.spec, self.key_group, batch, given_pages, self.stored, self.files
+        out, self.stored = run(
+            run_key_group(
+                self.spec,
+                self.key_group,
+                batch,
+                given_pages,
+                self.stored,
+                self.files,
+                self.page_bytes,
+            )
         )
         report = report_of(out)
         if report is not None:

@@ -299,7 +299,7 @@ def test_a_direct_edge_carries_what_a_channel_would(counts, key_groups, batch_id
     both = [Page(n, kind, **said) for n in (0, 7) for kind in (PageKind.BARRIER, PageKind.END)]
     emitted = [*output_pages(counts, 9, epoch=4), *driver, *both, *output_pages(counts, 7, 5)]
     packer = Packer("legs", SCHEMA, KEYS, key_groups, root=False)
-    seen = packer.repack(emitted, batch_id, 6)
+    seen = list(packer.repack(emitted, batch_id, 6))
 
     first = [page for page in both if page.key_group == 0]
     rows = [*unpack([page_batch(emitted)], SCHEMA, batch_id)]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from absflow.columnar.keys import key_groups
 from absflow.columnar.pages import PAGE_SCHEMA, Page, PageKind, pages_of
-from absflow.columnar.restore_packer import StatePacker, restored_state
+from absflow.columnar.restore_packer import StatePacker
+from absflow.columnar.restoring import Restoring
 from absflow.columnar.state import state_schema
 from absflow.errors import PageCorruptError, ProcessError, RestoreError
 
@@ -23,6 +24,15 @@ LINEAGE = (2, 5, 9)
 def packer(keys=K, state=N, groups=3, **more):
     fields = {"stage": "s", "checkpoint_id": 9, "lineage": LINEAGE, **more}
     return StatePacker(keys=keys, state=state, key_groups=groups, **fields)
+
+
+def restored_state(stage, keys, state, group, pages):
+    """The table that a key group gets of its pages, and the checkpoint it is of."""
+    restoring = Restoring(stage, keys, state, group)
+    for page in pages:
+        restoring.add(page)
+    table = pa.Table.from_batches(restoring.batches(), state_schema(keys, state))
+    return table, restoring.epoch
 
 
 def history(rows, keys=K, state=N):

@@ -36,7 +36,7 @@ def test_rows_behind_a_barrier_wait_for_the_other_input():
         {"k": "x", "n": 3, "seen": ["a1", "b1", "b2"], DELETED: False}
     ]
     assert runner.state == {"x": (5, ["a1", "b1", "b2", "a2", "a3"])}
-    assert not runner.stored.held
+    assert not runner.stored.held_counts
 
 
 def test_held_rows_of_a_source_stay_before_later_ones():
@@ -62,7 +62,7 @@ def test_rows_that_overtook_their_barrier_wait_for_it():
     out = runner.run(barrier("a", 1))
     assert [page.kind.name for page in out] == ["STATE", "BARRIER", "DATA", "REPORT"]
     assert tags_out(out) == [(2, "a2")]
-    assert not runner.stored.held
+    assert not runner.stored.held_counts
 
 
 def test_rows_behind_several_barriers_pass_snapshot_by_snapshot():

@@ -1,6 +1,7 @@
 """What a stage does not do: no decoding, no writing, where nothing changed."""
 
 import dataclasses
+import itertools
 import random
 from collections import defaultdict
 
@@ -16,12 +17,14 @@ from stage_cases import (
     pages,
     report_of,
     rows_out,
+    run,
     stage,
     tags_out,
 )
 
-from absflow.columnar import stage as stage_module
+from absflow.columnar import held as held_module
 from absflow.columnar import stored as stored_module
+from absflow.columnar import work as work_module
 from absflow.columnar.pages import PageKind, decode
 from absflow.columnar.process import Result
 from absflow.columnar.stage import Batch, run_key_group, run_range
@@ -40,8 +43,9 @@ def decoded(monkeypatch):
         names.append(what)
         return decode(payload, schema, what)
 
-    monkeypatch.setattr(stage_module, "decode", counting)
+    monkeypatch.setattr(held_module, "decode", counting)
     monkeypatch.setattr(stored_module, "decode", counting)
+    monkeypatch.setattr(work_module, "decode", counting)
     return names
 
 
@@ -128,12 +132,13 @@ def test_a_replay_gives_the_same_bytes():
     found = pages(spec, "a", [("x", "a1"), ("y", "a2")]) + pages(spec, "b", [("x", "b")], epoch=1)
     found += [barrier("a", 1), barrier("b", 1)]
     batch = Batch(7, 1000, alignment.start("ab"))
-    first = run_key_group(spec, 0, batch, found, KeyGroupState())
+    first = run(run_key_group(spec, 0, batch, found, KeyGroupState()))
     random.Random(1).shuffle(found)
-    assert run_key_group(spec, 0, batch, found, KeyGroupState()) == first
+    assert run(run_key_group(spec, 0, batch, found, KeyGroupState())) == first
     numbers = [n for *_, n in rows_out(first[0])]
     assert len(set(numbers)) == len(numbers) == 3
-    other = run_key_group(spec, 0, dataclasses.replace(batch, batch_id=8), found, KeyGroupState())
+    later = dataclasses.replace(batch, batch_id=8)
+    other = run(run_key_group(spec, 0, later, found, KeyGroupState()))
     assert rows_out(other[0]) != rows_out(first[0])
 
 
@@ -154,7 +159,8 @@ def test_a_range_gives_what_its_key_groups_give():
         for runner in runners:
             runner.batch_id = number + 1
             runner.align = runners[0].align
-        out, kept = run_range(spec, batch, by_group, kept)
+        arrived = itertools.chain(*by_group.values())
+        out, kept = run(run_range(spec, batch, arrived, kept))
         assert out == alone
         assert in_range(kept, "range") == {
             n: runner.stored for n, runner in enumerate(runners) if runner.stored.live_keys
@@ -166,10 +172,11 @@ def test_a_range_that_nothing_changes_is_not_written():
     """Spark would write all of it, and pickle it before."""
     spec = stage([True], key_groups=2)
     batch = Batch(0, 0, alignment.start("a"))
-    found = {page.key_group: [page] for page in pages(spec, "a", [("x", "a1")])}
-    _, kept = run_range(spec, batch, found, b"")
-    barriers = {key_group: [barrier("a", 1)] for key_group in found}
-    out, again = run_range(spec, dataclasses.replace(batch, batch_id=1), barriers, kept)
+    found = pages(spec, "a", [("x", "a1")])
+    _, kept = run(run_range(spec, batch, found, b""))
+    barriers = [dataclasses.replace(barrier("a", 1), key_group=p.key_group) for p in found]
+    later = dataclasses.replace(batch, batch_id=1)
+    out, again = run(run_range(spec, later, barriers, kept))
     assert [page.kind.name for page in out] == ["STATE", "BARRIER", "REPORT"]
     assert again is kept
 
@@ -178,9 +185,9 @@ def test_what_a_range_keeps_is_checked():
     """A flipped bit is an error, not another state."""
     spec = stage([True])
     batch = Batch(0, 0, alignment.start("a"))
-    found = {0: pages(spec, "a", [("x", "a1")])}
-    _, kept = run_range(spec, batch, found, b"")
+    found = pages(spec, "a", [("x", "a1")])
+    _, kept = run(run_range(spec, batch, found, b""))
     damaged = bytearray(kept)
     damaged[len(damaged) // 2] ^= 1
     with pytest.raises(PageCorruptError, match="state of stage 'legs'"):
-        run_range(spec, batch, found, bytes(damaged))
+        run(run_range(spec, batch, found, bytes(damaged)))

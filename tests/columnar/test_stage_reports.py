@@ -15,12 +15,13 @@ from stage_cases import (
     pages,
     report_of,
     rows_out,
+    run,
     stage,
     tags_out,
 )
 
 from absflow.columnar.pages import Page, PageKind
-from absflow.columnar.stage import Batch, run_key_group
+from absflow.columnar.stage import Batch, run_range
 from absflow.columnar.stored import KeyGroupState
 from absflow.errors import PageCorruptError, ProcessError, ProtocolViolation
 from absflow.protocol import alignment, alignment_state
@@ -83,7 +84,7 @@ def test_corrupt_held_pages_are_refused():
         runner.run(barrier("b", 1))
     runner.stored = dataclasses.replace(held, held=flipped(held.held))
     with pytest.raises(PageCorruptError, match="held pages of stage 'legs', key group 0 is"):
-        runner.run()
+        runner.run(barrier("b", 1))
 
 
 def test_a_failing_function_stops_the_batch():
@@ -196,4 +197,4 @@ def test_pages_for_the_driver_pass_a_stage_of_a_chain_untouched():
     ]
     restore = [*handed_on, Page(5, PageKind.RESTORE, checkpoint_id=1)]
     batch = Batch(0, 0, alignment.start("a", 1))
-    assert run_key_group(spec, 5, batch, restore, KeyGroupState())[0][:2] == handed_on
+    assert run(run_range(spec, batch, restore, b""))[0][:2] == handed_on

@@ -17,6 +17,7 @@ from stage_cases import (
     pages,
     report_of,
     rows_out,
+    run,
     stage,
     step,
 )
@@ -24,6 +25,7 @@ from stage_cases import (
 from absflow.columnar import stored as stored_module
 from absflow.columnar.keys import key_groups
 from absflow.columnar.pages import Page, PageKind, decode
+from absflow.columnar.pieces import PAGE_BYTES
 from absflow.columnar.stage import Batch, run_key_group
 from absflow.columnar.state import DELETED
 from absflow.protocol.alignment_state import Barrier
@@ -43,9 +45,10 @@ class MemoryFiles:
     def read(self, name):
         return pa.py_buffer(self.files[name]), True
 
-    def write(self, name, parts):
+    def write(self, parts, name):
         payload = b"".join(map(bytes, parts))
-        assert self.files.setdefault(name, payload) == payload
+        assert self.files.setdefault(name(), payload) == payload
+        return name()
 
     def delete(self, name):
         self.files.pop(name, None)
@@ -258,23 +261,26 @@ def summed(snapshots, n):
     st.integers(1, 2),
     st.none() | st.builds(MemoryFiles, st.sampled_from([0, 150, 300])),
     st.sampled_from([4, 0]),
+    st.sampled_from([PAGE_BYTES, 700, 1]),
     st.randoms(use_true_random=False),
 )
-def test_every_schedule_gives_the_cut_of_the_oracle(world, partitions, files, parts, shuffle):
+def test_every_schedule_gives_the_cut_of_the_oracle(
+    world, partitions, files, parts, page_bytes, shuffle
+):
     """Output, snapshots and state are those of a stage that takes one row at a time.
 
     And they are the same, byte for byte, whatever order the pages of a batch come in, and when a
     batch is run again; also if state lies in files, of which only those of this batch and of the
-    one before are there, and whether a base is soon or never merged.
+    one before are there, whether a base is soon or never merged, and however small the pages are.
     """
     with patch.object(stored_module, "_PARTS", parts):
-        check_schedule(world, partitions, files, shuffle)
+        check_schedule(world, partitions, files, page_bytes, shuffle)
 
 
-def check_schedule(world, partitions, files, shuffle):
+def check_schedule(world, partitions, files, page_bytes, shuffle):
     """One schedule."""
     spec = stage(world.roots)
-    runner, oracle = Runner(spec, files=files), Oracle(world)
+    runner, oracle = Runner(spec, files=files, page_bytes=page_bytes), Oracle(world)
     snapshots, said = {}, []
     for batch in range(world.batches):
         found = renumbered(pages_in(world, spec, batch, partitions))
@@ -282,22 +288,21 @@ def check_schedule(world, partitions, files, shuffle):
         out = runner.run(*found)
         for _ in range(2):
             shuffle.shuffle(found)
-            again = run_key_group(spec, 0, before[0], found, before[1], files)
+            again = run(run_key_group(spec, 0, before[0], found, before[1], files, page_bytes))
             assert again == (out, runner.stored)
         if files is not None:
             kept = runner.stored
-            assert {kept.base, kept.recent, *kept.stale.split()} - {""} == set(files.files)
+            assert {*kept.files, *kept.stale.split()} == set(files.files)
             event("no base" if not kept.base else "recent rows" if kept.recent else "a base")
         assert rows_out(out) == oracle.run(batch)
         assert runner.state == oracle.state
         for page in out:
+            assert page.rows <= 1 or len(page.payload) <= page_bytes
             if page.kind is PageKind.STATE:
                 rows = decode(page.payload, SNAPSHOT, "snapshot").to_pylist()
                 assert len(rows) == page.rows
-                snapshots[page.checkpoint_id] = (
-                    world.barriers[page.checkpoint_id - 1].base_id,
-                    rows,
-                )
+                base_id = world.barriers[page.checkpoint_id - 1].base_id
+                snapshots.setdefault(page.checkpoint_id, (base_id, []))[1].extend(rows)
             elif page.kind is PageKind.BARRIER:
                 due = world.barriers[page.checkpoint_id - 1]
                 snapshots.setdefault(page.checkpoint_id, (due.base_id, []))
@@ -309,7 +314,7 @@ def check_schedule(world, partitions, files, shuffle):
                 assert summed(snapshots, n) == live
         report = report_of(out)
         assert (report["held_rows"] if report else 0) == len(oracle.waiting)
-        assert bool(runner.stored.held) == bool(oracle.waiting)
+        assert bool(runner.stored.held_counts) == bool(oracle.waiting)
         if oracle.waiting:
             event("rows were held")
         if report and any(n > 0 and name == "" for name, n, _ in report["arrived"]):

@@ -54,6 +54,13 @@ def table(rows, schema):
     return pa.table(arrays, schema=schema)
 
 
+def changes_of(state, base):
+    """In any number of batches, as one table."""
+    names = [name for name in state.table.column_names if name != MODIFIED_EPOCH]
+    schema = state.table.select(names).schema
+    return pa.Table.from_batches(state.changes(base), schema)
+
+
 class StateMachine(RuleBasedStateMachine):
     """KeyedState beside a dict of (values, epoch, deleted), and the keys that its base holds.
 
@@ -142,7 +149,7 @@ class StateMachine(RuleBasedStateMachine):
     def snapshot(self, full):
         """Write the changes since a completed checkpoint, and forget what it holds."""
         base = 0 if full else self.completed
-        changes = self.state.changes(base)
+        changes = changes_of(self.state, base)
         assert changes.schema == snapshot_schema(self.keys, COLUMNS)
         assert self.by_key(changes) == {
             k: (*values, deleted)
@@ -166,7 +173,8 @@ class StateMachine(RuleBasedStateMachine):
     @rule()
     def merge(self):
         """Put all live rows into a base; the tombstones stay above it."""
-        self.state = self.state.merged()
+        schema = state_schema(self.keys, COLUMNS)
+        self.state = self.state.merged(pa.Table.from_batches(self.state.live_batches(), schema))
         self.based = set(self.live)
         assert len(self.keys_of(self.state.table)) == len(self.model) - len(self.live)
 
@@ -252,21 +260,21 @@ EMPTY = KeyedState.empty(ONE_KEY, COLUMNS)
 def test_an_epoch_lies_behind_its_base():
     """A snapshot holds epochs above its base only; the base itself has the others."""
     state = put(put(EMPTY, 1, a=1, b=2), 2, b=3)
-    assert [seen(state.changes(base)) for base in (0, 1, 2)] == [{"a": 1, "b": 3}, {"b": 3}, {}]
+    assert [seen(changes_of(state, base)) for base in (0, 1, 2)] == [{"a": 1, "b": 3}, {"b": 3}, {}]
 
 
 def test_a_deletion_is_told_until_a_checkpoint_holds_it():
     """A tombstone is in each increment from before it, and goes with a completed checkpoint."""
     state = drop(put(EMPTY, 1, a=1, b=2), 3, "a")
     assert state.live == 1
-    assert seen(state.changes(2)) == {"a": None}
+    assert seen(changes_of(state, 2)) == {"a": None}
     assert state.without_tombstones(2) is state
     assert seen(state.without_tombstones(3).table) == {"b": 2}
 
 
 def test_a_full_snapshot_needs_no_tombstones():
     """It starts from nothing, so there is nothing to delete."""
-    assert seen(drop(put(EMPTY, 1, a=1, b=2), 3, "a").changes(0)) == {"b": 2}
+    assert seen(changes_of(drop(put(EMPTY, 1, a=1, b=2), 3, "a"), 0)) == {"b": 2}
 
 
 def test_a_key_comes_back():
@@ -276,7 +284,7 @@ def test_a_key_comes_back():
     assert (touched.at.tolist(), touched.new.tolist()) == ([0], [True])
     assert touched.table["n"].to_pylist() == [None]
     state = put(state, 3, a=7)
-    assert seen(state.changes(1)) == {"a": 7}
+    assert seen(changes_of(state, 1)) == {"a": 7}
     assert (state.live, state.table[MODIFIED_EPOCH].to_pylist()) == (1, [3])
 
 

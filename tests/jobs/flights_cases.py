@@ -3,6 +3,7 @@
 import datetime as dt
 import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from absflow.columnar.packing import Packer
-from absflow.columnar.pages import channel_schema, decode, page_batch, pages_of
+from absflow.columnar.pages import Page, channel_schema, decode, page_batch, pages_of
 from absflow.columnar.pages import unpack as unpack_pages
 from absflow.columnar.spec import InputSpec, StageSpec
 from absflow.columnar.stage import Batch, run_key_group
@@ -83,12 +84,14 @@ class Stage:
         pages.sort(key=lambda page: page.key_group)
         emitted = []
         for group, mine in itertools.groupby(pages, key=lambda page: page.key_group):
-            before = self.stored.get(group, KeyGroupState())
-            out, self.stored[group] = run_key_group(self.spec, group, batch, list(mine), before)
-            emitted += out
+            emitted += self._emitted(group, batch, list(mine))
         rows = unpack_pages([page_batch(emitted)], self.spec.output, self.batch_id)
         self.batch_id += 1
         return pa.Table.from_batches(rows, channel_schema(self.spec.output))
+
+    def _emitted(self, group: int, batch: Batch, pages: list[Page]) -> Iterator[Page]:
+        before = self.stored.get(group, KeyGroupState())
+        self.stored[group] = yield from run_key_group(self.spec, group, batch, pages, before)
 
     @property
     def key_groups(self) -> int:

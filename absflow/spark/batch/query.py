@@ -11,12 +11,16 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from absflow.protocol import alignment_state
 from absflow.protocol.alignment_state import Alignment
-from absflow.spark.worker.stage_call import alignment_property
+from absflow.spark.worker.stage_call import ARROW_ROWS, alignment_property
 from absflow.storage.session import conf_set
 
 __all__ = ["set_alignments", "start_query"]
 
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
+_BATCHES = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_ROWS),
+    "spark.sql.execution.arrow.maxBytesPerBatch": "64MB",
+}
 _STARTING = threading.Lock()
 
 
@@ -37,11 +41,15 @@ def start_query(
 ) -> StreamingQuery:
     """Start the query of a chain.
 
+    How large an Arrow batch is between Spark and a Python worker is known by both ends, so it is
+    not left to the session. By the number of rows alone a batch could have 10,000 pages.
+
     Spark refuses two such operators in one query, because it could not pass a watermark through
-    both; there is none here. The setting belongs to the session, so it is changed for this one
-    start only, and one start at a time.
+    both; there is none here.
+
+    The settings belong to the session, of which the query makes itself a copy, so they are changed
+    for this one start only, and one start at a time.
     """
-    if len(chain) == 1:
-        return writer.start()
-    with _STARTING, conf_set(spark, {_CHECK: "false"}):
+    conf = dict(_BATCHES) if len(chain) == 1 else {**_BATCHES, _CHECK: "false"}
+    with _STARTING, conf_set(spark, conf):
         return writer.start()

@@ -24,7 +24,12 @@ __all__ = ["bring_in_flight", "state_pages"]
 
 
 def state_pages(
-    spark: SparkSession, spec: StageSpec, upgrade: Upgrade, plan: RestorePlan, fit: StageFit
+    spark: SparkSession,
+    spec: StageSpec,
+    upgrade: Upgrade,
+    plan: RestorePlan,
+    fit: StageFit,
+    page_bytes: int,
 ) -> DataFrame:
     """The stage's state as RESTORE pages; an empty one besides, for a batch must have a row."""
     first = {
@@ -48,6 +53,7 @@ def state_pages(
         lineage=fit.lineage,
         defaults=upgrade.defaults,
         migrate=upgrade.migrate if fit.migrate else None,
+        page_bytes=page_bytes,
     )
     table = Layout(plan.origin.root).state(plan.tables[fit.source])
     rows = tables.read(spark, table).where(F.col("set_id").isin(*fit.lineage))
@@ -58,7 +64,12 @@ def state_pages(
 
 
 def bring_in_flight(
-    root: StorageRoot, plan: RestorePlan, spec: StageSpec, name: str, state: ChannelState
+    root: StorageRoot,
+    plan: RestorePlan,
+    spec: StageSpec,
+    name: str,
+    state: ChannelState,
+    page_bytes: int,
 ) -> None:
     """Lay the rows that were in flight on an input where the stage's first real batch finds them.
 
@@ -76,7 +87,7 @@ def bring_in_flight(
         )
     )
     directory = root.layout.restored(spec.name, plan.attempt)
-    data_pages(rows, spec, name).write.mode("append").parquet(directory)
+    data_pages(rows, spec, name, page_bytes).write.mode("append").parquet(directory)
     written = root.spark.read.schema(PAGE_TYPE).parquet(directory)
     mine = (F.col("kind") == PageKind.DATA.value) & (F.col("input") == name)
     count = written.where(mine).agg(F.sum("rows")).collect()[0][0] or 0

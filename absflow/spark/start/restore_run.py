@@ -81,11 +81,12 @@ def _seed(
 ) -> None:
     """Run batch 0 of a chain's query on the restored state, then set its positions."""
     spark, layout = root.spark, root.layout
-    chain = [fit.stage for fit in fits]
+    chain, page_bytes = [fit.stage for fit in fits], job.settings.page_max_bytes
     for fit in fits:
         _LOG.info("restoring stage %s: %d keys of %s", fit.stage, fit.keys, plan.origin)
         upgrade = job.graph.upgrades[fit.stage]
-        pages = state_pages(root.spark, job.graph.stages[fit.stage], upgrade, plan, fit)
+        spec = job.graph.stages[fit.stage]
+        pages = state_pages(spark, spec, upgrade, plan, fit, page_bytes)
         pages.write.mode("overwrite").parquet(layout.restored(fit.stage, plan.attempt))
     specs = [job.graph.stages[name] for name in chain]
     restored = _RestoreBatch(specs, plan.origin.checkpoint_id)
@@ -110,7 +111,7 @@ def _seed(
             )
         for name, state in fit.in_flight:
             spec = job.graph.stages[fit.stage]
-            bring_in_flight(root, plan, spec, name, state)
+            bring_in_flight(root, plan, spec, name, state, page_bytes)
     _set_positions(root, plan, specs[0])
 
 

@@ -78,7 +78,7 @@ def _first_parts(
         else:
             bytes_per_trigger = job.settings.channel_max_bytes_per_trigger
             rows = _channel(spark, layout.channel(given.name, attempt), bytes_per_trigger)
-        parts.append(data_pages(rows, spec, given.name))
+        parts.append(data_pages(rows, spec, given.name, job.settings.page_max_bytes))
     roots = [given.name for given in spec.inputs if given.root]
     if roots:
         table = _control_table(spark, layout.barriers, control.barriers)
@@ -106,9 +106,9 @@ def _chained(
         files = _state_files(root, job.settings, spec.name, attempt)
         pages = reduce(DataFrame.union, parts)
         grouped = by_range(pages, spec.key_groups, ranges[spec.name])
-        run = stage_function(
-            spec, files, None if behind is None else packer_for(behind, behind.inputs[0])
-        )
+        page_bytes = job.settings.page_max_bytes
+        edge = None if behind is None else packer_for(behind, behind.inputs[0], page_bytes)
+        run = stage_function(spec, files, edge, page_bytes)
         parts = [
             grouped.applyInPandasWithState(
                 run, PAGE_TYPE, _STATE_DDL, "append", GroupStateTimeout.NoTimeout

@@ -18,9 +18,9 @@ __all__ = ["PAGE_TYPE", "barrier_pages", "data_pages", "overtake_pages", "pages_
 PAGE_TYPE = from_arrow_schema(PAGE_SCHEMA)
 
 
-def data_pages(rows: DataFrame, spec: StageSpec, name: str) -> DataFrame:
+def data_pages(rows: DataFrame, spec: StageSpec, name: str, page_bytes: int) -> DataFrame:
     """The rows of an input as DATA pages for the key groups of a stage."""
-    return map_in_arrow(rows, pack_function(spec, spec.input(name)), PAGE_TYPE)
+    return map_in_arrow(rows, pack_function(spec, spec.input(name), page_bytes), PAGE_TYPE)
 
 
 def pages_in(spark: SparkSession, directory: str) -> DataFrame:

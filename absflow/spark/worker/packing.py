@@ -14,10 +14,10 @@ __all__ = ["pack_function", "packer_for"]
 
 
 def pack_function(
-    spec: StageSpec, given: InputSpec
+    spec: StageSpec, given: InputSpec, page_bytes: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """For ``mapInArrow``: the rows of an input as DATA pages for the key groups of a stage."""
-    packer = packer_for(spec, given)
+    packer = packer_for(spec, given, page_bytes)
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         freeze_loaded_modules()
@@ -26,7 +26,7 @@ def pack_function(
     return pack
 
 
-def packer_for(spec: StageSpec, given: InputSpec) -> Packer:
+def packer_for(spec: StageSpec, given: InputSpec, page_bytes: int) -> Packer:
     """What packs the rows of an input for a stage."""
     return Packer(
         input=given.name,
@@ -34,4 +34,5 @@ def packer_for(spec: StageSpec, given: InputSpec) -> Packer:
         keys=tuple(spec.keys.names),
         key_groups=spec.key_groups,
         root=given.root,
+        page_bytes=page_bytes,
     )

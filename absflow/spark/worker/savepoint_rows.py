@@ -13,7 +13,7 @@ from absflow.storage import state_history
 
 __all__ = ["savepoint_rows"]
 
-_FLUSH_ROWS = 262_144
+_FLUSH_ROWS, _FLUSH_BYTES = 262_144, 64 << 20
 
 
 def savepoint_rows(
@@ -29,7 +29,7 @@ def savepoint_rows(
     keys, groups = spec.keys, spec.key_groups
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for table in gathered(batches, _FLUSH_ROWS):
+        for table in gathered(batches, _FLUSH_ROWS, _FLUSH_BYTES):
             hashed = key_groups([table[f.name].cast(f.type) for f in keys], groups)
             count = table.num_rows
             ids = pa.repeat(pa.scalar(set_id, pa.int64()), count)

@@ -7,7 +7,6 @@ The alignment of the stage before the batch comes as a local property of the job
 from __future__ import annotations
 
 import gc
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
@@ -17,14 +16,23 @@ from pyspark import TaskContext
 from pyspark.sql.streaming.state import GroupState
 
 from absflow.columnar.packing import Packer
-from absflow.columnar.pages import PAGE_SCHEMA, Page
+from absflow.columnar.pages import PAGE_SCHEMA, Page, PageKind, in_parts
 from absflow.columnar.spec import StageSpec
 from absflow.columnar.stage import Batch, run_range
 from absflow.errors import ProtocolViolation
 from absflow.protocol import alignment_state
 from absflow.storage.state_files import MountedStateFiles
 
-__all__ = ["alignment_property", "freeze_loaded_modules", "stage_function", "this_task"]
+__all__ = [
+    "ARROW_ROWS",
+    "alignment_property",
+    "freeze_loaded_modules",
+    "stage_function",
+    "this_task",
+]
+
+# ``spark.sql.execution.arrow.maxRecordsPerBatch`` of the queries of a job.
+ARROW_ROWS = 10_000
 
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
@@ -35,7 +43,7 @@ def alignment_property(stage: str) -> str:
 
 
 def stage_function(
-    spec: StageSpec, files: MountedStateFiles | None, edge: Packer | None
+    spec: StageSpec, files: MountedStateFiles | None, edge: Packer | None, page_bytes: int
 ) -> Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """For ``applyInPandasWithState``: what a stage does with a range of its key groups.
 
@@ -43,8 +51,9 @@ def stage_function(
         spec: the stage.
         files: where large state lies; None if workers have no path to it.
         edge: packs what the stage emits for the stage behind a direct edge; None if there is none.
+        page_bytes: a page has at most so many bytes.
     """
-    columns, property_ = PAGE_SCHEMA.names, alignment_property(spec.name)
+    property_ = alignment_property(spec.name)
 
     def run(
         _range: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
@@ -57,21 +66,42 @@ def stage_function(
                 f"stage {spec.name!r} was run outside of its micro-batch; its frame belongs to "
                 "absflow and must not be used elsewhere"
             )
-        pages: dict[int, list[Page]] = defaultdict(list)
-        for frame in frames:
-            for row in zip(*(frame[name].tolist() for name in columns), strict=True):
-                pages[row[0]].append(Page.from_row(row))
         batch = Batch(number, state.getCurrentProcessingTimeMs(), alignment_state.from_json(before))
         (stored,) = state.get if state.exists else (b"",)
-        out, kept = run_range(spec, batch, pages, stored, files)
-        if kept is not stored:
-            state.update((kept,))
+
+        def emitted() -> Iterator[Page]:
+            kept = yield from run_range(spec, batch, _pages(frames), stored, files, page_bytes)
+            if kept is not stored:
+                state.update((kept,))
+
+        out = emitted()
         if edge is not None:  # a partition has one range, so this is all of the partition
             out = edge.repack(out, number, task.partitionId())
-        if out:
-            yield pd.DataFrame([page.as_row() for page in out], columns=columns)
+        yield from _frames(out, page_bytes)
 
     return run
+
+
+def _pages(frames: Iterable[pd.DataFrame]) -> Iterator[Page]:
+    for frame in frames:
+        columns = (frame[name].tolist() for name in PAGE_SCHEMA.names)
+        yield from map(Page.from_row, zip(*columns, strict=True))
+
+
+def _frames(pages: Iterable[Page], page_bytes: int) -> Iterator[pd.DataFrame]:
+    """The pages as frames that PySpark makes one Arrow batch of, each.
+
+    It would put 10,000 rows into a batch, whatever is in them (``ARROW_ROWS``). So behind a frame
+    that is large come as many rows as make it send the batch; nobody takes them for pages, for
+    they are of no kind.
+    """
+    columns, last = PAGE_SCHEMA.names, None
+    for part in in_parts(pages, page_bytes):
+        if last is not None:
+            fill = Page(last.key_group, PageKind.FILL).as_row()
+            yield pd.DataFrame([fill] * (ARROW_ROWS + 1), columns=columns)
+        last = part[-1]
+        yield pd.DataFrame([page.as_row() for page in part], columns=columns)
 
 
 @cache

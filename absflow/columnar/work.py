@@ -1,0 +1,227 @@
+"""One key group's micro-batch under way: rows through the user's function, and snapshots.
+
+Pages are yielded as they are made, so that of a large state no more is in memory than the piece
+that is written.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from absflow.columnar.held import HeldPages, Limits
+from absflow.columnar.pages import ORDER_FIELDS, Page, PageKind, decode
+from absflow.columnar.pieces import encode_batches, encode_pieces, reordered
+from absflow.columnar.process import Call, call
+from absflow.columnar.spec import StageSpec
+from absflow.columnar.state import KeyedState, snapshot_schema
+from absflow.columnar.stored import KeyGroupState, StateFiles, load
+from absflow.errors import PageCorruptError
+from absflow.protocol import alignment, alignment_state
+from absflow.protocol.alignment import Discard, Reason
+from absflow.protocol.alignment_state import Alignment, Barrier
+
+__all__ = ["Batch", "Snapshot", "Work"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The micro-batch, as every task of it knows it.
+
+    Attributes:
+        batch_id: Spark's number of the batch; a replay has the same.
+        time_ms: the batch's time, ms since 1970 (UTC); a replay has the same.
+        alignment: the stage's alignment before the batch.
+    """
+
+    batch_id: int
+    time_ms: int
+    alignment: Alignment
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one key group says of one snapshot, inside its REPORT page."""
+
+    checkpoint_id: int
+    rows_changed: int
+    bytes_changed: int
+    keys_total: int
+    bytes_total: int
+
+
+@dataclass(slots=True)
+class Work:
+    """One key group's batch under way.
+
+    Attributes:
+        spec: the stage.
+        key_group: which.
+        batch: the micro-batch.
+        stored: what the key group kept before.
+        pages: DATA pages that wait.
+        align: the alignment as far as the work has come.
+        files: where the files of a large state lie; None if all of it is kept inline.
+        page_bytes: a page has at most so many bytes.
+        decoded: the keyed state, once something has asked for it.
+        changed_epoch: the last epoch in which a key changed.
+        dirty: whether the state was changed.
+        emitted: rows that were emitted.
+        calls: of the user's function.
+        snapshots: that were taken.
+    """
+
+    spec: StageSpec
+    key_group: int
+    batch: Batch
+    stored: KeyGroupState
+    pages: HeldPages
+    align: Alignment
+    files: StateFiles | None
+    page_bytes: int
+    decoded: KeyedState | None = None
+    changed_epoch: int = 0
+    dirty: bool = False
+    emitted: int = 0
+    calls: int = 0
+    snapshots: list[Snapshot] = field(default_factory=list)
+
+    @property
+    def state(self) -> KeyedState:
+        """The keyed state, decoded when it is first needed."""
+        if self.decoded is None:
+            what = f"state of stage {self.spec.name!r}, key group {self.key_group}"
+            spec = self.spec
+            self.decoded = load(self.stored, spec.keys, spec.state, self.files, what)
+        return self.decoded
+
+    def process(self, upto: Limits) -> Iterator[Page]:
+        """Process the pages whose epoch the limit of their input admits; the others wait."""
+        due = self.pages.take(upto)
+        # Stable: held pages come first, new ones by seq, which counts within one batch only.
+        due.sort(key=lambda p: (p.checkpoint_id, self.spec.order(p.input)))
+        for (_, name), run in itertools.groupby(due, key=lambda p: (p.checkpoint_id, p.input)):
+            yield from self._process_rows(name, list(run))
+
+    def _process_rows(self, name: str, pages: list[Page]) -> Iterator[Page]:
+        spec, given = self.spec, self.spec.input(name)
+        what = f"page of stage {spec.name!r}, input {name!r}, key group {self.key_group}"
+        rows = pa.Table.from_batches([decode(p.payload, given.page_schema, what) for p in pages])
+        if rows.num_rows != sum(p.rows for p in pages):
+            raise PageCorruptError(
+                f"{what} has {rows.num_rows} rows where {sum(p.rows for p in pages)} were packed; "
+                "the batch is not committed"
+            )
+        if not given.root:
+            rows = _in_order(rows).select(given.schema.names)
+        if spec.process:
+            result = call(
+                spec.process[name],
+                Call(
+                    stage=spec.name,
+                    input=name,
+                    key_group=self.key_group,
+                    epoch=self.align.epoch,
+                    batch_id=self.batch.batch_id,
+                    time_ms=self.batch.time_ms,
+                    number=self.calls,
+                    key=tuple(spec.keys.names),
+                    output=spec.output,
+                ),
+                rows,
+                self.state,
+            )
+            output = result.output
+            if result.state is not self.decoded:
+                self.decoded = result.state
+                self.changed_epoch = self.align.epoch
+                self.dirty = True
+        else:
+            output = rows
+        self.calls += 1
+        if output is None or not output.num_rows:
+            return
+        for count, payload in encode_pieces(output, self.page_bytes):
+            yield Page(
+                self.key_group,
+                PageKind.DATA,
+                checkpoint_id=self.align.epoch,
+                seq=self.emitted,
+                rows=count,
+                payload=payload,
+            )
+            self.emitted += count
+
+    def snapshot(self, barrier: Barrier) -> Iterator[Page]:
+        """What changed since the base, then the barrier; the state is not decoded for nothing."""
+        spec, stored = self.spec, self.stored
+        rows_changed = bytes_changed = 0
+        if self.changed_epoch > barrier.base_id:
+            schema = snapshot_schema(spec.keys, spec.state)
+            changes = self.state.changes(barrier.base_id)
+            rows = (batch.select(schema.names).cast(schema) for batch in changes)
+            for count, payload in encode_batches(rows, self.page_bytes):
+                rows_changed += count
+                bytes_changed += len(payload)
+                yield Page(
+                    self.key_group,
+                    PageKind.STATE,
+                    spec.name,
+                    checkpoint_id=barrier.checkpoint_id,
+                    rows=count,
+                    payload=payload,
+                )
+            self.decoded = self.state.without_tombstones(barrier.completed_id)
+        decoded = self.decoded
+        self.snapshots.append(
+            Snapshot(
+                barrier.checkpoint_id,
+                rows_changed,
+                bytes_changed,
+                keys_total=stored.live_keys if decoded is None else decoded.live,
+                bytes_total=stored.size if decoded is None else decoded.size,
+            )
+        )
+        yield Page(
+            self.key_group,
+            PageKind.BARRIER,
+            checkpoint_id=barrier.checkpoint_id,
+            base_id=barrier.base_id,
+            completed_id=barrier.completed_id,
+            triggered_ms=barrier.triggered_ms,
+        )
+        self.align = Alignment(self.align.inputs, snapshot=barrier.checkpoint_id)
+
+    def report(
+        self, align: Alignment, seen: Sequence[Page], said: Sequence[alignment.Action]
+    ) -> Page:
+        """What the driver needs to know: one JSON object, the same keys in every one."""
+        skipped = [a for a in said if isinstance(a, Discard) and a.reason is Reason.SKIPPED]
+        barriers = [p for p in seen if p.kind in (PageKind.BARRIER, PageKind.OVERTAKE)]
+        held_rows, held_bytes = self.pages.counts
+        report = {
+            "alignment": alignment_state.to_json(align),
+            "arrived": sorted({(p.input, p.checkpoint_id, p.triggered_ms) for p in barriers}),
+            "skipped": [action.checkpoint_id for action in skipped],
+            "snapshots": [
+                [s.checkpoint_id, s.rows_changed, s.bytes_changed, s.keys_total, s.bytes_total]
+                for s in self.snapshots
+            ],
+            "held_rows": held_rows,
+            "held_bytes": held_bytes,
+        }
+        payload = json.dumps(report).encode()
+        return Page(self.key_group, PageKind.REPORT, self.spec.name, payload=payload)
+
+
+def _in_order(rows: pa.Table) -> pa.Table:
+    """Rows of a channel in the order in which they were emitted."""
+    seq, group = (rows[f.name].to_numpy() for f in ORDER_FIELDS)
+    if np.all(seq[1:] > seq[:-1]):
+        return rows
+    return reordered(rows, np.lexsort((group, seq)))
