@@ -162,6 +162,7 @@ class JobLoop:
         self._session.enter_context(conf_set(self._spark, self._prepared.session))
         try:
             self._coordinator.begin(self._prepared.recovered)
+            self._retention.start(self._coordinator)
             self._queries.start(
                 ChainQuery(
                     self._root,

@@ -5,7 +5,7 @@ and carries it out action by action; one that fails stops no other. It writes no
 asks the thread that owns the driver's tables to write them, and waits. Every plan is made from what
 is there, so what a kill or an error leaves undone is in the next one. Whoever asks for a deletion
 (:mod:`absflow.protocol.retention.deletion`) is answered before a plan is made, and waits for no
-checkpoint.
+checkpoint; whoever asked before the driver came, before its queries start.
 
 When files go. A DELETE takes a set or an epoch out of a table at once, by its partition column, so
 that it rewrites nothing and meets no concurrent append. Its files go with a later VACUUM, so that
@@ -22,18 +22,18 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from pyspark.errors import PySparkException
 
 from absflow.errors import FencedError, StorageError
+from absflow.facts.deletions import unanswered
 from absflow.facts.fence import Fence
 from absflow.facts.inventory import JobInventory, gather
-from absflow.facts.reading import FactReader
 from absflow.facts.spark_reader import SparkStorageReader
 from absflow.facts.summary import text_of
 from absflow.protocol.lineage import Compacted
@@ -47,7 +47,6 @@ from absflow.protocol.retention.inventory import (
     DropChannels,
     DropPositions,
     DropWorkingDirectory,
-    Inventory,
     RetentionPolicy,
 )
 from absflow.protocol.retention.plan import compact, plan
@@ -137,7 +136,7 @@ class Retention:
         fence: Fence,
         post: Callable[[FactWanted], None],
     ) -> None:
-        """Start the thread, which waits for a checkpoint.
+        """Prepare the thread (:meth:`start`).
 
         Args:
             root: the storage root.
@@ -166,6 +165,29 @@ class Retention:
         self._news = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=_GROUP, daemon=True)
+
+    def start(self, coordinator: CoordinatorEffects) -> None:
+        """Answer the deletions that were taken until now, then start the thread.
+
+        So a request that stands is answered before anything of the job runs, however soon that
+        ends. If it cannot be, the thread tries again.
+
+        Args:
+            coordinator: writes the answers; nobody else uses it yet.
+        """
+
+        def write(wanted: FactWanted) -> None:
+            wanted.write(coordinator)
+            wanted.done.result()
+
+        try:
+            self._answer(write)
+        except FencedError:
+            raise
+        except Exception:  # whatever it is, the job can run without retention
+            _LOG.warning("retention: a deletion is not answered yet", exc_info=True)
+        else:
+            self._asked.clear()
         self._thread.start()
 
     def wake(self) -> None:
@@ -217,10 +239,9 @@ class Retention:
 
     def _clean(self) -> None:
         self._check_open()
-        asked = tuple(self._deletions)
-        ids = {n for deletion in asked for n in deletion.checkpoint_ids}
-        found = gather(SparkStorageReader(self._spark), self._layout, self._sinks, ids)
-        there = self._answer(found.inventory, asked)
+        self._answer(self._write)
+        found = self._gather()
+        there = found.inventory
         actions = plan(there, self._policy)
         deleted = [a.checkpoint_id for a in actions if isinstance(a, DeleteManifest)]
         if deleted:
@@ -261,19 +282,19 @@ class Retention:
             return False
         return True
 
-    def _answer(self, there: Inventory, asked: Sequence[Deletion]) -> Inventory:
-        """Answer all who want something deleted; what is there then."""
-        if not asked:
-            return there
-        facts = FactReader(SparkStorageReader(self._spark), self._layout)
-        answered = facts.answered([deletion.request for deletion in asked])
-        for verdict in obey(there, asked, answered):
+    def _gather(self, asked: Collection[int] = ()) -> JobInventory:
+        return gather(SparkStorageReader(self._spark), self._layout, self._sinks, asked)
+
+    def _answer(self, write: Callable[[FactWanted], None]) -> None:
+        """Answer all who want something deleted."""
+        asked = tuple(self._deletions)
+        owed = unanswered(self._spark, self._layout, asked)
+        ids = {n for deletion in owed for n in deletion.checkpoint_ids}
+        for verdict in obey(self._gather(ids).inventory, owed) if owed else ():
             _LOG.info("retention: %s", verdict)
-            self._write(FactWanted(verdict.delete, verdict.request, verdict.refused))
-            there = replace(there, deleted=there.deleted.union(verdict.delete))
+            write(FactWanted(verdict.delete, verdict.request, verdict.refused))
         for _ in asked:
             self._deletions.popleft()
-        return there
 
     def _do(self, action: Action, found: JobInventory) -> None:
         layout = self._layout
