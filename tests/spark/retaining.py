@@ -19,7 +19,8 @@ from chain import chain
 from delta import configure_spark_with_delta_pip
 
 from absflow.spark.control import retention
-from absflow.spark.control.retention import FactWanted, Retention
+from absflow.spark.control.facts_wanted import FactWanted
+from absflow.spark.control.retention import Retention
 
 SETTINGS = {
     "checkpoint.interval": "500ms",

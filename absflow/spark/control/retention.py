@@ -22,10 +22,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field
+from contextlib import suppress
 from functools import partial
 
 from pyspark.errors import PySparkException
@@ -38,6 +37,14 @@ from absflow.facts.spark_reader import SparkStorageReader
 from absflow.facts.summary import text_of
 from absflow.protocol.lineage import Compacted
 from absflow.protocol.retention.deletion import Deletion, obey
+from absflow.protocol.retention.failures import (
+    PLAN,
+    Failures,
+    after_plan,
+    document,
+    parse,
+    subject,
+)
 from absflow.protocol.retention.inventory import (
     Action,
     Compact,
@@ -52,13 +59,16 @@ from absflow.protocol.retention.inventory import (
 from absflow.protocol.retention.plan import compact, plan
 from absflow.spark.control.compaction import write_compacted_set
 from absflow.spark.control.effects import CoordinatorEffects
+from absflow.spark.control.facts_wanted import FactWanted
+from absflow.spark.control.progress import RetentionProgress
 from absflow.spark.model import JobSpec
-from absflow.storage import sql
+from absflow.spark.sources.copies import merge as merge_copies
+from absflow.storage import clock, sql
 from absflow.storage.delta import tables
 from absflow.storage.files import Files
 from absflow.storage.root import StorageRoot
 
-__all__ = ["FactWanted", "Retention"]
+__all__ = ["Retention"]
 
 _LOG = logging.getLogger(__name__)
 _GROUP = "absflow-retention"
@@ -80,54 +90,12 @@ MANY_FILES = 200
 WHOLE_BYTES = 16_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class FactWanted:
-    """What retention asks of the thread that owns the driver's tables.
-
-    Attributes:
-        deleted: checkpoints whose DELETED facts are to be written.
-        request: what their deletion answers; empty if retention decided it.
-        refused: why this request is refused, to be written in the place of them.
-        compacted: a COMPACTED fact to be written.
-        done: gets the outcome.
-    """
-
-    deleted: Sequence[int] = ()
-    request: str = ""
-    refused: str = ""
-    compacted: Compacted | None = None
-    done: Future[None] = field(default_factory=Future)
-
-    def write(self, coordinator: CoordinatorEffects) -> None:
-        """Write the facts; on the thread that owns the tables.
-
-        Raises:
-            FencedError: there is a newer driver. Any other error only the waiting thread gets: the
-                job goes on.
-        """
-        try:
-            if self.deleted:
-                coordinator.write_deleted(self.deleted, self.request)
-            if self.refused:
-                coordinator.write_refusal(self.request, self.refused)
-            if self.compacted is not None:
-                coordinator.write_compacted(self.compacted)
-        except StorageError as error:
-            self.done.set_exception(error)
-        else:
-            self.done.set_result(None)
-
-
 class _ClosedError(Exception):
     """The job is being stopped."""
 
 
 class Retention:
-    """The background thread; lives as long as the driver's run of the job.
-
-    Attributes:
-        failures: how many actions have failed in this run; each is tried again.
-    """
+    """The background thread; lives as long as the driver's run of the job."""
 
     def __init__(
         self,
@@ -155,13 +123,22 @@ class Retention:
         settings = job.settings
         self._policy = RetentionPolicy(settings.checkpoint_retained, settings.lineage_max_sets)
         self._sinks = job.graph.published
+        self._file_sources = [
+            (name, given.name)
+            for name, spec in job.graph.stages.items()
+            for given in spec.inputs
+            if given.files
+        ]
         self._fence = fence
         self._post = post
         self._started = time.monotonic()
-        self.failures = 0
+        self._failed: dict[str, str] = {}  # in the plan that is carried out
+        self._failures = 0
+        self._failing: Failures = {}
         self._vacuumed: dict[str, float] = {}
         self._deletions: deque[Deletion] = deque()  # an answered one is taken out by the thread
         self._asked = threading.Event()
+        self._due = threading.Event()
         self._news = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=_GROUP, daemon=True)
@@ -188,22 +165,33 @@ class Retention:
             _LOG.warning("retention: a deletion is not answered yet", exc_info=True)
         else:
             self._asked.clear()
+            self._due.clear()
         self._thread.start()
 
-    def wake(self) -> None:
-        """Say that a checkpoint has completed."""
+    @property
+    def progress(self) -> RetentionProgress:
+        """What has failed; for any thread."""
+        failing = self._failing
+        return RetentionProgress(self._failures, tuple(failing[what] for what in sorted(failing)))
+
+    def wake(self, longest: int) -> None:
+        """Say that a checkpoint has completed, with the length of its longest lineage."""
+        if longest > self._policy.max_lineage:
+            self._due.set()
         self._news.set()
 
     def delete(self, deletion: Deletion) -> None:
         """Take a request, which may have its answer; what is not answered here stands."""
         self._deletions.append(deletion)
         self._asked.set()
+        self._due.set()
         self._news.set()
 
     def close(self) -> None:
         """End the thread, in the middle of a plan if there is one."""
         self._closing.set()
         self._asked.set()
+        self._due.set()
         self._news.set()
         while self._thread.is_alive():
             # Again, for it may have been between two Spark jobs.
@@ -213,32 +201,48 @@ class Retention:
     def _run(self) -> None:
         self._spark.sparkContext.setJobGroup(_GROUP, "retention")
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", _GROUP)
-        pause = EVERY
+        with suppress(StorageError):
+            self._failing = parse(self._files.read(self._layout.retention_failures))
+        worked = 0.0
         while True:
-            # No pause for a person who waits.
-            if not self._asked.wait(pause):
-                self._news.wait()
-            self._asked.clear()
-            self._news.clear()
+            self._wait(worked)
             if self._closing.is_set():
                 return
             started = time.monotonic()
             try:
-                self._clean()
+                self._failed = {}
+                self._try(PLAN, self._clean)
+                self._note_failures()
             except (_ClosedError, FencedError):
                 return  # a fenced driver stops, and its own thread says why
-            except Exception as error:  # whatever it is, the job goes on without retention
-                if not self._closing.is_set():
-                    _LOG.warning(
-                        "retention failed, and what should be deleted stays; it is tried again "
-                        "after the next checkpoint: %s",
-                        error,
-                        exc_info=True,
-                    )
-            pause = max(EVERY, REST * (time.monotonic() - started))
+            worked = time.monotonic() - started
+
+    def _wait(self, worked: float) -> None:
+        """Wait for a reason for a plan; ``worked`` is how long the last one took.
+
+        A person who asked waits for nothing. A lineage that is longer than it may be grows with
+        each checkpoint, so it waits for as long as the last plan took, unless something failed in
+        that; else a plan comes when there is news, and seldom.
+        """
+        seldom = max(EVERY, REST * worked)
+        rest = seldom if self._failed else min(worked, seldom)
+        if not self._asked.wait(rest) and not self._due.wait(seldom - rest):
+            self._news.wait()
+        for event in (self._asked, self._due, self._news):
+            event.clear()
+
+    def _note_failures(self) -> None:
+        """Leave what fails where people can read it who have not got this driver's log."""
+        failing = after_plan(self._failing, self._failed, clock.now_ms())
+        if failing == self._failing:
+            return
+        self._failing = failing
+        try:
+            self._files.write(self._layout.retention_failures, document(failing))
+        except StorageError:
+            _LOG.warning("retention: what failed could not be noted", exc_info=True)
 
     def _clean(self) -> None:
-        self._check_open()
         self._answer(self._write)
         found = self._gather()
         there = found.inventory
@@ -248,7 +252,7 @@ class Retention:
             self._write(FactWanted(deleted=deleted))
 
         def tried(action: Action) -> bool:
-            return self._try(str(action), partial(self._do, action, found))
+            return self._try(subject(action), partial(self._do, action, found))
 
         for action in compact(there, self._policy, tried):
             tried(action)
@@ -272,7 +276,8 @@ class Retention:
             raise
         except Exception as error:  # whatever it is, the others can still be done
             self._check_open()  # a stop cancels the Spark job that runs, and that is no failure
-            self.failures += 1
+            self._failures += 1
+            self._failed[what] = str(error) or type(error).__name__
             _LOG.warning(
                 "retention: %s failed, and is tried again after the next checkpoint: %s",
                 what,
@@ -335,6 +340,10 @@ class Retention:
     def _tidy(self, found: JobInventory) -> None:
         """Remove files that tables do not hold any more, and put small ones together."""
         layout, there = self._layout, found.inventory
+        for stage, source in self._file_sources:
+            copies = layout.source_log(stage, source, there.attempt)
+            what = f"merging of the copies of source {source}"
+            self._try(what, partial(merge_copies, self._files, copies))
         facts = [layout.attempts, layout.barriers, layout.overtakes, layout.checkpoints]
         channels = [
             layout.channel(c.stage, c.attempt) for c in there.channels if c.attempt == there.attempt
@@ -345,7 +354,8 @@ class Retention:
             if now < self._vacuumed.get(table, self._started) + VACUUM_EVERY:
                 continue
             merge = table in facts
-            if self._try(f"VACUUM of {table}", partial(self._tidy_table, table, merge=merge)):
+            what = f"VACUUM of {table.removeprefix(layout.root).lstrip('/')}"
+            if self._try(what, partial(self._tidy_table, table, merge=merge)):
                 self._vacuumed[table] = now
 
     def _tidy_table(self, table: str, *, merge: bool) -> None:
