@@ -208,7 +208,7 @@ def _restore(
     table, epoch = restored_state(spec.name, spec.keys, spec.state, key_group, pages)
     report = Page(key_group, PageKind.REPORT, spec.name, rows=table.num_rows)
     state = KeyedState(table, len(spec.keys))
-    return [report], store(state, KeyGroupState(epoch), files, f"{key_group}-restored")
+    return [report], store(state, KeyGroupState(epoch), files, f"{key_group}/0")
 
 
 def _align(
@@ -395,4 +395,4 @@ def _keep(work: _Work, *, held_before: bool) -> KeyGroupState:
     kept = replace(work.stored, changed_epoch=work.changed_epoch, held=held)
     if not work.dirty:
         return kept
-    return store(work.state, kept, work.files, f"{work.key_group}-{work.batch.batch_id}")
+    return store(work.state, kept, work.files, f"{work.key_group}/{work.batch.batch_id}")

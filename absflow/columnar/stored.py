@@ -13,11 +13,16 @@ after its key group, its batch and its checksum, so a batch that is run again wr
 or another one if the function was not deterministic. It is deleted by the second change of the key
 group behind its last use: the batch that replaced it is then committed, and Spark runs no batch
 again that is older.
+
+The files of a key group lie in a directory of its own. When it writes one, it deletes there what is
+of earlier batches and neither kept nor to be kept: a worker that was killed has left it, or a batch
+that ran again and wrote another file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Protocol
 
@@ -66,6 +71,9 @@ class StateFiles(Protocol):
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder of this place, hidden ones, too; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +167,7 @@ def store(
         state: the new state.
         before: what the key group kept; its stale files are deleted.
         files: where files go; None if all is to be kept inline.
-        place: the key group and the batch, for the names of files.
+        place: the key group and the batch, with a slash between, for the names of files.
 
     Raises:
         StorageError: a file cannot be written.
@@ -181,6 +189,8 @@ def store(
     if files is not None:
         for name in before.stale.split():
             files.delete(name)
+        if {base, recent} - {before.base, before.recent, ""}:
+            _sweep(files, place, {before.base, before.recent, base, recent})
     stale = sorted({before.base, before.recent} - {base, recent, ""})
     return replace(
         before,
@@ -200,6 +210,18 @@ def _is_due(state: KeyedState) -> bool:
     live = ~state.table[DELETED].to_numpy()
     count = int(np.count_nonzero(live | (state.shadows >= 0)))
     return bool(count * _PARTS > state.base.num_rows)
+
+
+def _sweep(files: StateFiles, place: str, needed: Set[str]) -> None:
+    """Delete what earlier batches have left of the key group's files, but for ``needed``.
+
+    Those of this batch stay: another worker may run it, too, and one of the two is committed.
+    """
+    folder, _, batch = place.partition("/")
+    for name in files.names(folder):
+        written = re.match(r"\.?(\d+)-", name)
+        if written and int(written[1]) < int(batch) and f"{folder}/{name}" not in needed:
+            files.delete(f"{folder}/{name}")
 
 
 def _write(files: StateFiles, place: str, table: pa.Table) -> str:

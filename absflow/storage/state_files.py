@@ -64,9 +64,10 @@ class MountedStateFiles:
             StorageError: it cannot be written.
         """
         path = f"{self.directory}/{name}"
+        folder, _, last = path.rpartition("/")
         try:
-            os.makedirs(self.directory, exist_ok=True)
-            aside = f"{self.directory}/.{uuid.uuid4().hex}"  # a kill may leave it there
+            os.makedirs(folder, exist_ok=True)
+            aside = f"{folder}/.{last}-{uuid.uuid4().hex}"  # a kill may leave it there
             with open(aside, "wb") as file:
                 for part in parts:
                     file.write(part)
@@ -82,6 +83,13 @@ class MountedStateFiles:
         """Delete a file, if it is there."""
         with suppress(FileNotFoundError):
             Path(self.directory, name).unlink()
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder of this place, hidden ones, too; empty if there is none."""
+        try:
+            return os.listdir(f"{self.directory}/{folder}")
+        except FileNotFoundError:
+            return []
 
 
 def _note(path: str) -> None:

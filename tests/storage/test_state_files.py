@@ -45,7 +45,8 @@ def values(stored: KeyGroupState, files: MountedStateFiles) -> dict[int, int]:
 
 def names(files: MountedStateFiles) -> set[str]:
     """All that lies there, hidden files too."""
-    return {path.name for path in Path(files.directory).iterdir()}
+    there = Path(files.directory)
+    return {str(path.relative_to(there)) for path in there.rglob("*") if path.is_file()}
 
 
 def changed(
@@ -53,7 +54,7 @@ def changed(
 ) -> KeyGroupState:
     """One batch."""
     state = put(load(stored, KEYS, STATE, files, "state"), keys, batch)
-    return store(state, stored, files, f"0-{batch}")
+    return store(state, stored, files, f"0/{batch}")
 
 
 def test_state_wanders_from_inline_to_files_and_is_merged(files: MountedStateFiles) -> None:
@@ -79,6 +80,35 @@ def test_state_wanders_from_inline_to_files_and_is_merged(files: MountedStateFil
     due = {k: 4 if k < 50 else 1 for k in range(100)} | {0: 5}
     assert values(sixth, files) == due
     assert (sixth.live_keys, fifth.live_keys) == (100, 100)
+
+
+def referred(stored: KeyGroupState) -> set[str]:
+    """The files that a key group reads its state from."""
+    return {stored.base, stored.recent} - {""}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a5_what_batches_that_ran_again_have_left_goes(files: MountedStateFiles, seed: int) -> None:
+    """Each runs several times, with other rows each time; what a replay needs is always there."""
+    random = np.random.default_rng(seed)
+    kept = KeyGroupState()
+    for batch in range(30):
+        tries = []
+        for _ in range(random.integers(1, 4)):
+            state = load(kept, KEYS, STATE, files, "state")  # as the batch before has left it
+            keys, value = range(int(random.integers(1, 60))), int(random.integers(1000))
+            tries.append(store(put(state, keys, value), kept, files, f"0/{batch}"))
+            assert referred(kept) <= names(files)
+            assert values(tries[-1], files)
+        kept = tries[random.integers(len(tries))]
+        assert referred(kept) <= names(files)
+        if batch % 7 == 0:  # a worker is killed while it writes
+            (Path(files.directory, "0") / f".{batch}-base-x-y").write_bytes(b"half")
+    for batch in (30, 31):
+        kept = changed(kept, files, batch, range(59))
+    batches = {name: int(name.partition("/")[2].lstrip(".").split("-")[0]) for name in names(files)}
+    earlier = {name for name, batch in batches.items() if batch < 31}
+    assert earlier <= referred(kept) | set(kept.stale.split())
 
 
 def test_what_is_read_shares_the_memory_of_the_file(files: MountedStateFiles) -> None:
@@ -124,7 +154,7 @@ def test_a_file_that_is_gone_is_told_by_its_path(files: MountedStateFiles) -> No
 def test_a_directory_that_cannot_be_written_is_told_by_its_path(tmp_path: Path) -> None:
     """A file stands in its place."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"file/state/0-0-base.*must name a place"):
+    with pytest.raises(StorageError, match=r"file/state/0/0-base.*must name a place"):
         changed(
             KeyGroupState(), MountedStateFiles(str(tmp_path / "file" / "state"), 0), 0, range(9)
         )

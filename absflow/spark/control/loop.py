@@ -155,9 +155,7 @@ class JobLoop:
         self._finaliser = Finaliser(
             self._prepared.facts.with_channel_state, self._backpressure.load, self._events.put
         )
-        self._retention = Retention(
-            self._root, self._job, self._prepared.claim.fence, self._events.put
-        )
+        self._retention = Retention(self._root, self._job, self._prepared.claim, self._events.put)
         self._coordinator.on_completed = self._completed
         self._coordinator.finalise = self._finaliser.submit
         # File sources ask this session in every batch, Delta's a copy of it that a query makes.

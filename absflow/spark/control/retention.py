@@ -7,13 +7,9 @@ is there, so what a kill or an error leaves undone is in the next one. Whoever a
 (:mod:`absflow.protocol.retention.deletion`) is answered before a plan is made, and waits for no
 checkpoint; whoever asked before the driver came, before its queries start.
 
-When files go. A DELETE takes a set or an epoch out of a table at once, by its partition column, so
-that it rewrites nothing and meets no concurrent append. Its files go with a later VACUUM, so that
-a reader that had opened the table before can end: of a channel, which only its stages read, after
-an hour, of other tables after a day (``delta.deletedFileRetentionDuration``, set at creation;
-another RETAIN than 0 would be ignored). The VACUUM is a LITE one, which takes only files that the
-log says were removed, so never those of an append that is not committed yet. Where a log does not
-go back far enough for that, a full one spares what is younger than the same time.
+A DELETE takes a set or an epoch out of a table at once, by its partition column, so that it
+rewrites nothing and meets no concurrent append. Its files go later
+(:mod:`absflow.spark.control.tidying`).
 """
 
 from __future__ import annotations
@@ -22,17 +18,16 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from functools import partial
 
-from pyspark.errors import PySparkException
-
 from absflow.errors import FencedError, StorageError
+from absflow.facts.claim import Claim
 from absflow.facts.deletions import unanswered
-from absflow.facts.fence import Fence
 from absflow.facts.inventory import JobInventory, gather
+from absflow.facts.requests import deletions
 from absflow.facts.spark_reader import SparkStorageReader
 from absflow.facts.summary import text_of
 from absflow.protocol.lineage import Compacted
@@ -61,8 +56,8 @@ from absflow.spark.control.compaction import write_compacted_set
 from absflow.spark.control.effects import CoordinatorEffects
 from absflow.spark.control.facts_wanted import FactWanted
 from absflow.spark.control.progress import RetentionProgress
+from absflow.spark.control.tidying import WHOLE_BYTES, Tidying
 from absflow.spark.model import JobSpec
-from absflow.spark.sources.copies import merge as merge_copies
 from absflow.storage import clock, sql
 from absflow.storage.delta import tables
 from absflow.storage.files import Files
@@ -77,17 +72,8 @@ _GROUP = "absflow-retention"
 EVERY = 60.0
 # A plan that took a second is followed by at least this many seconds without one.
 REST = 9.0
-# Behind each VACUUM; tests let files go at once.
-RETAIN = ""
-# Seconds from one VACUUM of a table to the next.
-VACUUM_EVERY = 1200.0
 # Checkpoints from one summary of old facts to the next; so many are read one by one.
 SUM_UP_EVERY = 1000
-# Files of a table of facts, one or more for each commit, at which they are put together.
-MANY_FILES = 200
-# Of a file that is left as it is then, so that old facts are not written again and again. It has
-# those of one time, so that who asks for some ids need not open the others.
-WHOLE_BYTES = 16_000_000
 
 
 class _ClosedError(Exception):
@@ -101,7 +87,7 @@ class Retention:
         self,
         root: StorageRoot,
         job: JobSpec,
-        fence: Fence,
+        claim: Claim,
         post: Callable[[FactWanted], None],
     ) -> None:
         """Prepare the thread (:meth:`start`).
@@ -109,7 +95,7 @@ class Retention:
         Args:
             root: the storage root.
             job: the job.
-            fence: asked before anything is deleted.
+            claim: its fence is asked before anything is deleted.
             post: asks for a fact to be written; must not block.
         """
         # A session of its own: short retentions are for absflow's tables only.
@@ -119,24 +105,18 @@ class Retention:
         self._spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
         self._spark.conf.set("spark.databricks.delta.optimize.minFileSize", str(WHOLE_BYTES))
         self._files = Files(self._spark)
+        self._tidying = Tidying(self._spark, root, job, claim.lock, self._await_writer)
         self._layout = root.layout
         settings = job.settings
         self._policy = RetentionPolicy(settings.checkpoint_retained, settings.lineage_max_sets)
         self._sinks = job.graph.published
-        self._file_sources = [
-            (name, given.name)
-            for name, spec in job.graph.stages.items()
-            for given in spec.inputs
-            if given.files
-        ]
-        self._fence = fence
+        self._fence = claim.fence
         self._post = post
-        self._started = time.monotonic()
         self._failed: dict[str, str] = {}  # in the plan that is carried out
         self._failures = 0
         self._failing: Failures = {}
-        self._vacuumed: dict[str, float] = {}
         self._deletions: deque[Deletion] = deque()  # an answered one is taken out by the thread
+        self._answered: set[str] = set()
         self._asked = threading.Event()
         self._due = threading.Event()
         self._news = threading.Event()
@@ -144,10 +124,10 @@ class Retention:
         self._thread = threading.Thread(target=self._run, name=_GROUP, daemon=True)
 
     def start(self, coordinator: CoordinatorEffects) -> None:
-        """Answer the deletions that were taken until now, then start the thread.
+        """Answer the deletions that stand, then start the thread.
 
-        So a request that stands is answered before anything of the job runs, however soon that
-        ends. If it cannot be, the thread tries again.
+        So they are answered before anything of the job runs, however soon that ends. If it fails,
+        the thread tries again once they are posted.
 
         Args:
             coordinator: writes the answers; nobody else uses it yet.
@@ -158,14 +138,13 @@ class Retention:
             wanted.done.result()
 
         try:
-            self._answer(write)
+            asked = deletions(self._spark, self._files, self._layout)
+            self._answer(asked, write)
+            self._answered = {deletion.request for deletion in asked}
         except FencedError:
             raise
         except Exception:  # whatever it is, the job can run without retention
             _LOG.warning("retention: a deletion is not answered yet", exc_info=True)
-        else:
-            self._asked.clear()
-            self._due.clear()
         self._thread.start()
 
     @property
@@ -182,6 +161,8 @@ class Retention:
 
     def delete(self, deletion: Deletion) -> None:
         """Take a request, which may have its answer; what is not answered here stands."""
+        if deletion.request in self._answered:
+            return
         self._deletions.append(deletion)
         self._asked.set()
         self._due.set()
@@ -243,7 +224,10 @@ class Retention:
             _LOG.warning("retention: what failed could not be noted", exc_info=True)
 
     def _clean(self) -> None:
-        self._answer(self._write)
+        asked = tuple(self._deletions)
+        self._answer(asked, self._write)
+        for _ in asked:
+            self._deletions.popleft()
         found = self._gather()
         there = found.inventory
         actions = plan(there, self._policy)
@@ -257,7 +241,8 @@ class Retention:
         for action in compact(there, self._policy, tried):
             tried(action)
         self._try("the summary of old facts", partial(self._sum_up, found))
-        self._tidy(found)
+        for what, act in self._tidying.due(found):
+            self._try(what, act)
 
     def _sum_up(self, found: JobInventory) -> None:
         """Say what old facts come to, so that nobody needs to read them."""
@@ -266,7 +251,7 @@ class Retention:
             version = tables.newest_version(self._files, self._layout.checkpoints)
             self._files.write(self._layout.summary, text_of(summary, version))
 
-    def _try(self, what: str, act: Callable[[], None]) -> bool:
+    def _try(self, what: str, act: Callable[[], object]) -> bool:
         """Carry one thing out; whether it was done. If not, the next plan has it again."""
         self._check_open()
         self._fence.check()
@@ -290,16 +275,13 @@ class Retention:
     def _gather(self, asked: Collection[int] = ()) -> JobInventory:
         return gather(SparkStorageReader(self._spark), self._layout, self._sinks, asked)
 
-    def _answer(self, write: Callable[[FactWanted], None]) -> None:
-        """Answer all who want something deleted."""
-        asked = tuple(self._deletions)
+    def _answer(self, asked: Sequence[Deletion], write: Callable[[FactWanted], None]) -> None:
+        """Answer all of these who want something deleted and have no answer."""
         owed = unanswered(self._spark, self._layout, asked)
         ids = {n for deletion in owed for n in deletion.checkpoint_ids}
         for verdict in obey(self._gather(ids).inventory, owed) if owed else ():
             _LOG.info("retention: %s", verdict)
             write(FactWanted(verdict.delete, verdict.request, verdict.refused))
-        for _ in asked:
-            self._deletions.popleft()
 
     def _do(self, action: Action, found: JobInventory) -> None:
         layout = self._layout
@@ -337,40 +319,9 @@ class Retention:
     def _delete(self, table: str, where: str) -> None:
         self._spark.sql(f"DELETE FROM {sql.table(table)} WHERE {where}")
 
-    def _tidy(self, found: JobInventory) -> None:
-        """Remove files that tables do not hold any more, and put small ones together."""
-        layout, there = self._layout, found.inventory
-        for stage, source in self._file_sources:
-            copies = layout.source_log(stage, source, there.attempt)
-            what = f"merging of the copies of source {source}"
-            self._try(what, partial(merge_copies, self._files, copies))
-        facts = [layout.attempts, layout.barriers, layout.overtakes, layout.checkpoints]
-        channels = [
-            layout.channel(c.stage, c.attempt) for c in there.channels if c.attempt == there.attempt
-        ]
-        histories = [layout.state(table) for by_table in found.sets.values() for table in by_table]
-        for table in (*facts, *channels, *histories):
-            now = time.monotonic()
-            if now < self._vacuumed.get(table, self._started) + VACUUM_EVERY:
-                continue
-            merge = table in facts
-            what = f"VACUUM of {table.removeprefix(layout.root).lstrip('/')}"
-            if self._try(what, partial(self._tidy_table, table, merge=merge)):
-                self._vacuumed[table] = now
-
-    def _tidy_table(self, table: str, *, merge: bool) -> None:
-        if merge and len(tables.read(self._spark, table).inputFiles()) > MANY_FILES:
-            # Streams read on over this: it changes no row, and Delta says so in its log.
-            self._spark.sql(f"OPTIMIZE {sql.table(table)}")
-        self._vacuum(table)
-
-    def _vacuum(self, table: str) -> None:
-        try:
-            self._spark.sql(f"VACUUM {sql.table(table)} LITE {RETAIN}")
-        except PySparkException as error:
-            if error.getCondition() != "DELTA_CANNOT_VACUUM_LITE":
-                raise
-            self._spark.sql(f"VACUUM {sql.table(table)} FULL {RETAIN}")
+    def _await_writer(self) -> None:
+        """Wait until the thread that owns the facts takes an event: it writes none then."""
+        self._write(FactWanted())
 
     def _write(self, wanted: FactWanted) -> None:
         self._post(wanted)
