@@ -254,8 +254,8 @@ class Retention:
     def _try(self, what: str, act: Callable[[], object]) -> bool:
         """Carry one thing out; whether it was done. If not, the next plan has it again."""
         self._check_open()
-        self._fence.check()
         try:
+            self._fence.check()
             act()
         except (_ClosedError, FencedError):
             raise
