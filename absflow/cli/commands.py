@@ -166,9 +166,10 @@ def gc(
     properties_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Say what retention would delete, and why the rest stays.
+    """Say what retention would delete, why the rest stays, and what failed.
 
-    Nothing is deleted: the driver of a running job does that by itself, after a checkpoint.
+    Nothing is deleted: the driver of a running job does that by itself, after a checkpoint. What
+    failed there is tried again after the next one.
     """
     policy = RetentionPolicy(
         retained or setting_number("checkpoint.retained", properties_file),
@@ -183,6 +184,8 @@ def gc(
         click.echo(line)
     for line in record.reasons:
         click.echo(f"stays: {line}")
+    for failure in record.failing:
+        click.echo(f"failed: {documents.failure_sentence(failure)}")
 
 
 def _restore_from(_: click.Context, __: click.Parameter, text: str) -> str:

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import date, datetime
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +16,7 @@ from absflow.facts.listing import CheckpointRecord, HistoryRecord
 from absflow.facts.records import stage_row
 from absflow.facts.stages import sentence_of
 from absflow.protocol.checkpoints import StageManifest, Status
+from absflow.protocol.retention.failures import Failure
 from absflow.protocol.retention.inventory import (
     Action,
     Compact,
@@ -81,6 +82,16 @@ def retention(record: RetentionRecord) -> Document:
     return {
         "actions": [sentence(action) for action in record.actions],
         "stays": list(record.reasons),
+        "failing": [
+            {
+                "what": failure.what,
+                "error": failure.error,
+                "at": plain(_time(failure.at_ms)),
+                "since": plain(_time(failure.since_ms)),
+                "in_a_row": failure.in_a_row,
+            }
+            for failure in record.failing
+        ],
     }
 
 
@@ -111,6 +122,18 @@ def sentence(action: Action) -> str:
             return f"delete the working directory of attempt {attempt}"
         case DropPositions(attempt):
             return f"delete the positions of attempt {attempt}"
+
+
+def failure_sentence(failure: Failure) -> str:
+    """What of retention fails, in words."""
+    times = "once" if failure.in_a_row == 1 else f"{failure.in_a_row} times in a row"
+    at, since = (f"{_time(ms):%Y-%m-%d %H:%M:%S} UTC" for ms in (failure.at_ms, failure.since_ms))
+    when = f"at {at}" if failure.in_a_row == 1 else f"since {since}, last at {at}"
+    return f"{failure.what}, {times}, {when}: {failure.error}"
+
+
+def _time(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, tz=timezone.utc)
 
 
 def text(document: Document) -> str:

@@ -32,6 +32,7 @@ from absflow.facts.stages import (
 from absflow.protocol.checkpoints import StageColumns, Status
 from absflow.protocol.lineage import lineage_of
 from absflow.protocol.retention.deletion import Deletion, freed, judge
+from absflow.protocol.retention.failures import parse
 from absflow.protocol.retention.inventory import Action, DeleteSets, RetentionPolicy
 from absflow.protocol.retention.plan import explain, plan
 from absflow.storage.layout import Layout, check_place
@@ -116,7 +117,8 @@ class Reader:
     def retention(self, policy: RetentionPolicy) -> RetentionRecord:
         """What retention would do now, and why the rest stays."""
         there = self.inventory().inventory
-        return RetentionRecord(plan(there, policy), explain(there, policy))
+        failing = parse(self._storage.read(self._layout.retention_failures))
+        return RetentionRecord(plan(there, policy), explain(there, policy), tuple(failing.values()))
 
     def deletion(self, checkpoint_ids: Collection[int]) -> DeletionRecord:
         """What a deletion of these checkpoints would do now.

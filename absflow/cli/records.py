@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from absflow.facts.listing import CheckpointRecord
 from absflow.protocol.checkpoints import StageColumns
+from absflow.protocol.retention.failures import Failure
 from absflow.protocol.retention.inventory import Action
 
 __all__ = [
@@ -39,10 +40,12 @@ class RetentionRecord:
     Attributes:
         actions: what it would do, in this order.
         reasons: for each thing that stays, a line that says why.
+        failing: what failed when the driver tried it last.
     """
 
     actions: tuple[Action, ...]
     reasons: tuple[str, ...]
+    failing: tuple[Failure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

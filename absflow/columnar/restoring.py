@@ -94,7 +94,7 @@ class Restoring:
         self.in_memory += len(page.payload)
         if self._files is not None and self.in_memory > self._piece_bytes:
             # Of no other task, also if Spark runs this one twice at once.
-            place = f"{self._group}-restoring-{uuid.uuid4().hex}"
+            place = f"{self._group}/0-restoring-{uuid.uuid4().hex}"
             name = write_pieces(self._files, place, pieces(self._waiting, self._piece_bytes))
             self._aside.append(name)
             self._tables.append(read_pieces(self._files, name, self._schema, self._what))
@@ -137,7 +137,7 @@ class Restoring:
             RestoreError: as :meth:`batches`.
             StorageError: a file cannot be written.
         """
-        kept, place = KeyGroupState(self.epoch), f"{self._group}-restored"
+        kept, place = KeyGroupState(self.epoch), f"{self._group}/0"
         if not self._aside:
             schema = state_schema(self._keys, self._state)
             table = pa.Table.from_batches(self.batches(), schema)

@@ -17,13 +17,18 @@ after its key group, its batch and a checksum of its pieces' checksums, so a bat
 writes the same file, or another one if the function was not deterministic. It is deleted by the
 second change of the key group behind its last use: the batch that replaced it is then committed,
 and Spark runs no batch again that is older.
+
+The files of a key group lie in a directory of its own. When it writes one, it deletes there what is
+of earlier batches and neither kept nor to be kept: a worker that was killed has left it, or a batch
+that ran again and wrote another file.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Protocol
 
@@ -87,10 +92,11 @@ class StateFiles(Protocol):
             StorageError: there is no such file, or it cannot be read.
         """
 
-    def write(self, parts: Iterable[Any], name: Callable[[], str]) -> str:
+    def write(self, place: str, parts: Iterable[Any], name: Callable[[], str]) -> str:
         """Put a file in place whole; in the place of the same one, if it is there.
 
         Args:
+            place: what its name begins with.
             parts: its bytes, made one by one.
             name: its name, asked for when they are all made.
 
@@ -100,6 +106,9 @@ class StateFiles(Protocol):
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder of this place, hidden ones, too; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +214,7 @@ def store(
         state: the new state.
         before: what the key group kept.
         files: where files go; None if all is to be kept inline.
-        place: the key group and the batch, for the names of files.
+        place: the key group and the batch, with a slash between, for the names of files.
         page_bytes: the size of a page.
 
     Raises:
@@ -239,17 +248,22 @@ def store(
     )
 
 
-def retire(before: KeyGroupState, after: KeyGroupState, files: StateFiles | None) -> KeyGroupState:
+def retire(
+    before: KeyGroupState, after: KeyGroupState, files: StateFiles | None, place: str
+) -> KeyGroupState:
     """Note the files that only ``before`` needs, and delete those that it had noted.
 
     Args:
         before: what the key group kept.
         after: what it keeps from now on.
         files: has its files.
+        place: the key group and the batch, as for :func:`store`.
     """
     if files is not None:
         for name in before.stale.split():
             files.delete(name)
+        if after.files - before.files:
+            _sweep(files, place, before.files | after.files)
     return replace(after, stale=" ".join(sorted(before.files - after.files)))
 
 
@@ -286,6 +300,18 @@ def _is_due(state: KeyedState) -> bool:
     return bool(count * _PARTS > state.base.num_rows)
 
 
+def _sweep(files: StateFiles, place: str, needed: Set[str]) -> None:
+    """Delete what earlier batches have left of the key group's files, but for ``needed``.
+
+    Those of this batch stay: another worker may run it, too, and one of the two is committed.
+    """
+    folder, _, batch = place.partition("/")
+    for name in files.names(folder):
+        written = re.match(r"\.?(\d+)-", name)
+        if written and int(written[1]) < int(batch) and f"{folder}/{name}" not in needed:
+            files.delete(f"{folder}/{name}")
+
+
 def write_pieces(files: StateFiles, place: str, rows: Iterable[pa.RecordBatch]) -> str:
     """Write rows into a file, a piece for each batch; the file's name."""
     checksum = 0
@@ -300,7 +326,7 @@ def write_pieces(files: StateFiles, place: str, rows: Iterable[pa.RecordBatch]) 
             yield header
             yield message
 
-    return files.write(parts(), lambda: f"{place}-{checksum:08x}")
+    return files.write(place, parts(), lambda: f"{place}-{checksum:08x}")
 
 
 def read_pieces(files: StateFiles, name: str, schema: pa.Schema, what: str) -> pa.Table:

@@ -19,7 +19,7 @@ from absflow.storage.delta.log import LogTail
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 
-__all__ = ["Requests", "SavepointRequest"]
+__all__ = ["Requests", "SavepointRequest", "deletions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,19 @@ class SavepointRequest:
     request: str
     stop: bool = False
     drain: bool = False
+
+
+def deletions(spark: SparkSession, files: Files, layout: Layout) -> list[Deletion]:
+    """Every deletion that was ever asked for, answered or not, in their order."""
+    if not files.names(f"{layout.requests}/_delta_log"):
+        return []
+    table = tables.read(spark, layout.requests)
+    if "delete" not in table.columns:
+        return []  # as an earlier version has left it
+    wanted = table.where(F.col("delete").isNotNull()).orderBy("requested_at")
+    with tables.reading(layout.requests):
+        rows = wanted.select("request", "delete").toArrow().to_pylist()
+    return [Deletion(row["request"], tuple(row["delete"])) for row in rows]
 
 
 class Requests:

@@ -79,6 +79,11 @@ class Layout:
         """Directory: of each attempt, what positions need."""
         return f"{self.root}/positions"
 
+    @property
+    def retention_failures(self) -> str:
+        """File: what of retention failed when it was tried last; none if nothing ever has."""
+        return f"{self.root}/retention-failures.json"
+
     def positions_of(self, attempt: int) -> str:
         """Directory: all that the positions of an attempt need."""
         return f"{self.root}/positions/attempt={attempt}"

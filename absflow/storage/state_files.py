@@ -57,10 +57,11 @@ class MountedStateFiles:
         _note(path)
         return payload, unseen
 
-    def write(self, parts: Iterable[Any], name: Callable[[], str]) -> str:
+    def write(self, place: str, parts: Iterable[Any], name: Callable[[], str]) -> str:
         """Put a file in place whole; in the place of the same one, if it is there.
 
         Args:
+            place: what its name begins with.
             parts: its bytes, made one by one.
             name: its name, asked for when they are all made.
 
@@ -70,9 +71,10 @@ class MountedStateFiles:
         Raises:
             StorageError: it cannot be written.
         """
-        aside = f"{self.directory}/.{uuid.uuid4().hex}"  # a kill may leave it there
+        folder, _, last = f"{self.directory}/{place}".rpartition("/")
+        aside = f"{folder}/.{last}-{uuid.uuid4().hex}"  # a kill may leave it there
         try:
-            os.makedirs(self.directory, exist_ok=True)
+            os.makedirs(folder, exist_ok=True)
             with open(aside, "wb") as file:
                 for part in parts:
                     file.write(part)
@@ -95,6 +97,13 @@ class MountedStateFiles:
         """Delete a file, if it is there."""
         with suppress(FileNotFoundError):
             Path(self.directory, name).unlink()
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder of this place, hidden ones, too; empty if there is none."""
+        try:
+            return os.listdir(f"{self.directory}/{folder}")
+        except FileNotFoundError:
+            return []
 
 
 def _note(path: str) -> None:

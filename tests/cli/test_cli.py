@@ -14,6 +14,9 @@ from shared_roots import CHECKPOINT_HISTORY, KEY_VALUES, write_small_root
 from storage_roots import compact, retire
 
 from absflow.cli import documents
+from absflow.protocol.retention.failures import after_plan
+from absflow.protocol.retention.failures import document as document_of
+from absflow.storage.layout import Layout
 
 GOLDEN = Path(__file__).parent / "golden"
 COMPLETED = [c.id for c in CHECKPOINT_HISTORY if c.kind == "COMPLETED"]
@@ -118,6 +121,33 @@ def test_gc_plans_and_deletes_nothing(retained):
     assert "checkpoint 8: one of the newest 2, attempt 1 goes on from it" in shown["stays"][1]
     assert run(retained, "gc").exit_code == 2
     assert sorted(str(p) for p in retained.path.rglob("*")) == before
+
+
+def test_a4_gc_shows_what_failed_when_the_driver_tried_it_last(retained):
+    """Why, when, and how often in a row; in words and as JSON."""
+    noted = Path(Layout(str(retained.path)).retention_failures)
+    at = 1_767_344_400_000
+    failing = after_plan({}, {"compaction of stage aircraft": "no space left on device"}, at)
+    failing = after_plan(failing, {"compaction of stage aircraft": "disk quota"}, at + 60_000)
+    noted.write_text(document_of(failing))
+    try:
+        shown = document(retained, "gc", "--dry-run")
+        assert shown["failing"] == [
+            {
+                "what": "compaction of stage aircraft",
+                "error": "disk quota",
+                "at": "2026-01-02T09:01:00+00:00",
+                "since": "2026-01-02T09:00:00+00:00",
+                "in_a_row": 2,
+            }
+        ]
+        assert succeed(retained, "gc", "--dry-run").splitlines()[-1] == (
+            "failed: compaction of stage aircraft, 2 times in a row, since 2026-01-02 09:00:00 "
+            "UTC, last at 2026-01-02 09:01:00 UTC: disk quota"
+        )
+    finally:
+        noted.unlink()
+    assert document(retained, "gc", "--dry-run")["failing"] == []
 
 
 def test_history_as_json_has_every_checkpoint(small):

@@ -45,13 +45,17 @@ class MemoryFiles:
     def read(self, name):
         return pa.py_buffer(self.files[name]), True
 
-    def write(self, parts, name):
+    def write(self, place, parts, name):
         payload = b"".join(map(bytes, parts))
         assert self.files.setdefault(name(), payload) == payload
         return name()
 
     def delete(self, name):
         self.files.pop(name, None)
+
+    def names(self, folder):
+        inside = (name.partition("/") for name in self.files)
+        return [rest for first, _, rest in inside if first == folder]
 
 
 @dataclass

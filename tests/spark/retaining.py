@@ -18,8 +18,9 @@ from typing import Any
 from chain import chain
 from delta import configure_spark_with_delta_pip
 
-from absflow.spark.control import retention
-from absflow.spark.control.retention import FactWanted, Retention
+from absflow.spark.control import retention, tidying
+from absflow.spark.control.facts_wanted import FactWanted
+from absflow.spark.control.retention import Retention
 
 SETTINGS = {
     "checkpoint.interval": "500ms",
@@ -48,9 +49,9 @@ def hurry() -> None:
     """Plan after every checkpoint, and let files go at once."""
     retention.EVERY = 0.0
     retention.REST = 0.0
-    retention.RETAIN = "RETAIN 0 HOURS"
-    retention.VACUUM_EVERY = 3.0
-    retention.MANY_FILES = 10
+    tidying.RETAIN = "RETAIN 0 HOURS"
+    tidying.VACUUM_EVERY = 3.0
+    tidying.MANY_FILES = 10
     retention.SUM_UP_EVERY = 5
 
 

@@ -24,7 +24,7 @@ import absflow
 from absflow.cli.commands import absflow as command
 from absflow.facts.columns import REQUESTS
 from absflow.facts.records import deleted_of
-from absflow.spark.control import retention
+from absflow.spark.control import retention, tidying
 from absflow.spark.control.run import Run
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(400)]
@@ -65,9 +65,10 @@ def test_a_deletion_is_obeyed_by_the_driver_that_runs_else_by_the_next(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its files go, but not what others read; a restore from it is refused; others are exact."""
-    for name, at_once in (("EVERY", 1.0), ("REST", 1.0), ("VACUUM_EVERY", 0.0)):
+    for name, at_once in (("EVERY", 1.0), ("REST", 1.0)):
         monkeypatch.setattr(retention, name, at_once)
-    monkeypatch.setattr(retention, "RETAIN", "RETAIN 0 HOURS")
+    monkeypatch.setattr(tidying, "VACUUM_EVERY", 0.0)
+    monkeypatch.setattr(tidying, "RETAIN", "RETAIN 0 HOURS")
     files = source_files(tmp_path / "a", rows=100, seed=5)
     next(files)
     # As an earlier version has left it: without a column for deletions.

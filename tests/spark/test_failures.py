@@ -155,6 +155,7 @@ def test_a_failed_history_append_aborts_its_checkpoint_only(
     assert last["kind"] == "COMPLETED"
     state = state_at(spark, root / "job", last, "left", "k")
     assert_same_rows(state, expected(root, 3)["left"], ["k"])
+    assert not list((root / "job" / "work").glob("attempt=*/*/staging/*"))  # A5: none is left
 
 
 def test_a_corrupt_page_is_refused_and_nothing_committed(

@@ -21,7 +21,7 @@ import absflow
 from absflow.facts.inventory import gather
 from absflow.facts.records import deleted_of
 from absflow.facts.spark_reader import SparkStorageReader
-from absflow.spark.control import retention
+from absflow.spark.control import retention, tidying
 from absflow.storage.layout import Layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
@@ -150,8 +150,10 @@ def test_the_oldest_that_is_kept_can_be_restored(
     spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that goes on from it is exact, and retention goes on with it."""
-    for name in ("REST", "RETAIN", "VACUUM_EVERY", "MANY_FILES", "SUM_UP_EVERY"):
+    for name in ("EVERY", "REST", "SUM_UP_EVERY"):
         monkeypatch.setattr(retention, name, getattr(retention, name))
+    for name in ("RETAIN", "VACUUM_EVERY", "MANY_FILES"):
+        monkeypatch.setattr(tidying, name, getattr(tidying, name))
     hurry()
     oldest = kept(spark, root)[0]
     more = {"storage.path": str(root / "job"), "restore.from": str(oldest)}

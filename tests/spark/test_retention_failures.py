@@ -1,13 +1,15 @@
-"""A part of retention that always fails stops no other part, and takes nothing away."""
+"""A4: a part of retention that always fails stops no other part, and takes nothing away."""
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chain import chain, conf, expected
+from click.testing import CliRunner
 from diamond import write_source
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, facts, files_read
@@ -15,6 +17,7 @@ from retaining import SETTINGS
 from session import settings
 
 import absflow
+from absflow.cli.commands import absflow as command
 from absflow.facts.records import deleted_of
 from absflow.spark.control import retention
 from absflow.spark.control.retention import Retention
@@ -25,10 +28,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 PATIENCE_S = 600
 
 
-def test_a_compaction_that_fails_stops_nothing_else(
+def test_a4_a_compaction_that_fails_stops_nothing_else_and_is_shown(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That of ``left``; the sets that it would replace stay, and the rest goes as ever."""
+    """That of ``left``: what it would replace stays, the rest goes; progress and gc say why."""
     monkeypatch.setattr(retention, "EVERY", 0.0)
     monkeypatch.setattr(retention, "REST", 0.0)
     compact, tried = Retention._compact, []
@@ -48,7 +51,16 @@ def test_a_compaction_that_fails_stops_nothing_else(
             assert run.is_active
             assert time.monotonic() < end, tried
             time.sleep(0.2)
+        shown = run.progress().retention
         run.stop()
+    what = "compaction of stage left"
+    assert shown.failures >= 2
+    assert [(f.what, f.error) for f in shown.failing] == [(what, "no space left on device")]
+    asked = ["gc", "--dry-run", "--json", "--storage", str(tmp_path / "job")]
+    (failure,) = json.loads(CliRunner().invoke(command, asked).stdout)["failing"]
+    assert failure["what"] == what
+    assert failure["error"] == "no space left on device"
+    assert failure["in_a_row"] >= 2
     rows = facts(spark, tmp_path / "job")
     assert {row["stage"] for row in rows if row["kind"] == "COMPACTED"} == {"tally"}
     history = absflow.history(spark, str(tmp_path / "job"))

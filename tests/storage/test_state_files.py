@@ -45,7 +45,8 @@ def values(stored: KeyGroupState, files: MountedStateFiles) -> dict[int, int]:
 
 def names(files: MountedStateFiles) -> set[str]:
     """All that lies there, hidden files too."""
-    return {path.name for path in Path(files.directory).iterdir()}
+    there = Path(files.directory)
+    return {str(path.relative_to(there)) for path in there.rglob("*") if path.is_file()}
 
 
 def changed(
@@ -53,7 +54,8 @@ def changed(
 ) -> KeyGroupState:
     """One batch."""
     state = put(load(stored, KEYS, STATE, files, "state"), keys, batch)
-    return retire(stored, store(state, stored, files, f"0-{batch}"), files)
+    place = f"0/{batch}"
+    return retire(stored, store(state, stored, files, place), files, place)
 
 
 def test_state_wanders_from_inline_to_files_and_is_merged(files: MountedStateFiles) -> None:
@@ -79,6 +81,35 @@ def test_state_wanders_from_inline_to_files_and_is_merged(files: MountedStateFil
     due = {k: 4 if k < 50 else 1 for k in range(100)} | {0: 5}
     assert values(sixth, files) == due
     assert (sixth.live_keys, fifth.live_keys) == (100, 100)
+
+
+def referred(stored: KeyGroupState) -> set[str]:
+    """The files that a key group reads its state from."""
+    return {stored.base, stored.recent} - {""}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a5_what_batches_that_ran_again_have_left_goes(files: MountedStateFiles, seed: int) -> None:
+    """Each runs several times, with other rows each time; what a replay needs is always there."""
+    random = np.random.default_rng(seed)
+    kept = KeyGroupState()
+    for batch in range(30):
+        tries = []
+        for _ in range(random.integers(1, 4)):
+            state = load(kept, KEYS, STATE, files, "state")  # as the batch before has left it
+            keys, value = range(int(random.integers(1, 60))), int(random.integers(1000))
+            tries.append(store(put(state, keys, value), kept, files, f"0/{batch}"))
+            assert referred(kept) <= names(files)
+            assert values(tries[-1], files)
+        kept = tries[random.integers(len(tries))]
+        assert referred(kept) <= names(files)
+        if batch % 7 == 0:  # a worker is killed while it writes
+            (Path(files.directory, "0") / f".{batch}-base-x-y").write_bytes(b"half")
+    for batch in (30, 31):
+        kept = changed(kept, files, batch, range(59))
+    batches = {name: int(name.partition("/")[2].lstrip(".").split("-")[0]) for name in names(files)}
+    earlier = {name for name, batch in batches.items() if batch < 31}
+    assert earlier <= referred(kept) | set(kept.stale.split())
 
 
 def test_what_is_read_shares_the_memory_of_the_file(files: MountedStateFiles) -> None:
@@ -136,6 +167,6 @@ def test_only_so_many_names_are_remembered(
     """The oldest one is forgotten first."""
     monkeypatch.setattr(state_files, "_MOST_SEEN", 2)
     for name in "abc":
-        files.write([b"x"], name.lower)
+        files.write(name, [b"x"], name.lower)
     seen: dict[str, Any] = {name: files.read(name)[1] for name in "cba"}
     assert seen == {"c": False, "b": False, "a": True}

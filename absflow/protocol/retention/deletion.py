@@ -4,10 +4,10 @@ Rules of this file: plain functions over an inventory.
 
 Whoever asks writes a request; the driver answers it by one commit to ``checkpoints``: a DELETED
 fact for each checkpoint, or one REFUSED row with the reason, both with the request. So a kill on
-either side of that commit leaves a request without an answer, or one with it: :func:`obey` is given
-all requests, and leaves out those with an answer. A request is for no driver in particular: one
-that finds none stands until the next start. What a deleted checkpoint alone needed has no reason to
-stay any more, and goes with the next plan of :mod:`absflow.protocol.retention.plan`.
+either side of that commit leaves a request without an answer, or one with it. A request is for no
+driver in particular: one that finds none stands until the next start, and what it will delete
+cannot be restored meanwhile. What a deleted checkpoint alone needed has no reason to stay any more,
+and goes with the next plan of :mod:`absflow.protocol.retention.plan`.
 
 It is all or nothing: a request is refused as a whole, with every reason at once. A person may
 delete what only a number or a request keeps (the newest so many, savepoints), but nothing that the
@@ -86,26 +86,22 @@ def judge(there: Inventory, asked: Deletion) -> Verdict:
     return Verdict(asked.request, going)
 
 
-def obey(
-    there: Inventory, asked: Iterable[Deletion], answered: Collection[str]
-) -> tuple[Verdict, ...]:
-    """The answers that are still owed, in the order of the requests; each is one commit.
+def obey(there: Inventory, asked: Iterable[Deletion]) -> tuple[Verdict, ...]:
+    """The answers, in the order of the requests; each is one commit.
 
     Args:
         there: what there is.
-        asked: requests, in the order in which they were made.
-        answered: those that have an answer.
+        asked: requests without an answer, in the order in which they were made.
 
     Raises:
         ProtocolViolation: as :func:`judge`.
     """
-    owed: list[Verdict] = []
+    verdicts: list[Verdict] = []
     for deletion in asked:
-        if deletion.request not in answered:
-            verdict = judge(there, deletion)
-            there = replace(there, deleted=there.deleted.union(verdict.delete))
-            owed.append(verdict)
-    return tuple(owed)
+        verdict = judge(there, deletion)
+        there = replace(there, deleted=there.deleted.union(verdict.delete))
+        verdicts.append(verdict)
+    return tuple(verdicts)
 
 
 def freed(there: Inventory, checkpoint_ids: Collection[int]) -> tuple[Action, ...]:

@@ -18,6 +18,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -127,6 +128,9 @@ class SnapshotAppender:
             except Exception as error:  # whatever it is, it must abort the checkpoint, not hang it
                 self._looked = False  # the table may have been changed
                 event = self._failed(snapshot.checkpoint_id, error)
+                if isinstance(snapshot.content, StagedPages):
+                    with suppress(StorageError):  # the next start tries again
+                        self._files.delete(snapshot.content.path)
             self._post(event)
 
     def _commit(self, snapshot: SnapshotHandover, since: float) -> Event:

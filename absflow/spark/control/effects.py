@@ -64,7 +64,7 @@ class CoordinatorEffects:
         """Go on from ``state``."""
         self._tables = tables
         # Called with every checkpoint that completes, and with the answer to every request.
-        self.on_completed: Callable[[int], None] = lambda _: None
+        self.on_completed: Callable[[Manifest], None] = lambda _: None
         self.on_answer: Callable[[Answer], None] = lambda _: None
         # Finds what else a manifest has; :meth:`complete` goes on from there.
         self.finalise: Callable[[Manifest], None] = lambda _: None
@@ -183,7 +183,7 @@ class CoordinatorEffects:
             if not self._tables.is_completed(checkpoint_id):
                 return CheckpointFailed(checkpoint_id, FailureReason.FINALIZE_FAILED, str(error))
         self.completed_count += 1
-        self.on_completed(checkpoint_id)
+        self.on_completed(manifest)
         if manifest.request:
             self._answer(manifest.request, checkpoint_id)
         in_flight = sum(state.rows for stage in manifest.stages for state in stage.in_flight)

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from absflow.columnar.pages import PageKind
 from absflow.errors import FencedError, JobFailedError, SettingsError, StorageError
 from absflow.facts.requests import Requests, SavepointRequest
-from absflow.protocol.checkpoints import AttemptFact
+from absflow.protocol.checkpoints import AttemptFact, Manifest
 from absflow.protocol.coordinator.messages import (
     Event,
     StopRequested,
@@ -30,6 +30,7 @@ from absflow.protocol.retention.deletion import Deletion
 from absflow.spark.batch.backpressure import Backpressure
 from absflow.spark.batch.listener import BatchDone, QueryDied, QueryIdle, QueryListener
 from absflow.spark.control.effects import CoordinatorEffects
+from absflow.spark.control.facts_wanted import FactWanted
 from absflow.spark.control.finaliser import Finaliser, ManifestReady
 from absflow.spark.control.lookout import Lookout
 from absflow.spark.control.occupation import Occupation
@@ -37,7 +38,7 @@ from absflow.spark.control.progress import Progress
 from absflow.spark.control.publisher import PublicationFailed, Publisher
 from absflow.spark.control.queries import Queries
 from absflow.spark.control.query import ChainQuery
-from absflow.spark.control.retention import FactWanted, Retention
+from absflow.spark.control.retention import Retention
 from absflow.spark.control.savepoints import Savepoints
 from absflow.spark.model import JobSpec
 from absflow.spark.start.attempt import prepare_attempt
@@ -132,6 +133,7 @@ class JobLoop:
             pending=tuple(sorted(state.pending)),
             stages=self._queries.progress(),
             thread=self._occupation.load(time.monotonic(), self._events.qsize()),
+            retention=self._retention.progress,
         )
 
     def ask(self, *, stop: bool = False, drain: bool = False) -> Future[int]:
@@ -153,15 +155,14 @@ class JobLoop:
         self._finaliser = Finaliser(
             self._prepared.facts.with_channel_state, self._backpressure.load, self._events.put
         )
-        self._retention = Retention(
-            self._root, self._job, self._prepared.claim.fence, self._events.put
-        )
+        self._retention = Retention(self._root, self._job, self._prepared.claim, self._events.put)
         self._coordinator.on_completed = self._completed
         self._coordinator.finalise = self._finaliser.submit
         # File sources ask this session in every batch, Delta's a copy of it that a query makes.
         self._session.enter_context(conf_set(self._spark, self._prepared.session))
         try:
             self._coordinator.begin(self._prepared.recovered)
+            self._retention.start(self._coordinator)
             self._queries.start(
                 ChainQuery(
                     self._root,
@@ -267,9 +268,9 @@ class JobLoop:
                 return self._coordinator.handle(event)
         return False
 
-    def _completed(self, checkpoint_id: int) -> None:
-        self._publisher.submit(checkpoint_id)
-        self._retention.wake()
+    def _completed(self, manifest: Manifest) -> None:
+        self._publisher.submit(manifest.checkpoint_id)
+        self._retention.wake(max(len(stage.lineage) for stage in manifest.stages))
 
     def _look_for_newer(self) -> None:
         """Whether this driver must stop."""

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from absflow.protocol.load import Load
+from absflow.protocol.retention.failures import Failure
 from absflow.spark.control.occupation import ThreadLoad
 
-__all__ = ["Progress", "StageProgress"]
+__all__ = ["Progress", "RetentionProgress", "StageProgress"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,19 @@ class StageProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionProgress:
+    """What of retention fails.
+
+    Attributes:
+        failures: how many tries have failed in this run.
+        failing: what failed when it was tried last, also by earlier drivers; tried again and again.
+    """
+
+    failures: int = 0
+    failing: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far a run is.
 
@@ -38,6 +52,7 @@ class Progress:
         pending: checkpoints under way.
         stages: by name in topological order.
         thread: what the job's thread does with its time; every stage reports to it.
+        retention: what of retention fails.
     """
 
     checkpoint_id: int
@@ -45,3 +60,4 @@ class Progress:
     pending: tuple[int, ...]
     stages: Mapping[str, StageProgress]
     thread: ThreadLoad = field(default_factory=ThreadLoad)
+    retention: RetentionProgress = field(default_factory=RetentionProgress)

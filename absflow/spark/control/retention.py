@@ -5,15 +5,11 @@ and carries it out action by action; one that fails stops no other. It writes no
 asks the thread that owns the driver's tables to write them, and waits. Every plan is made from what
 is there, so what a kill or an error leaves undone is in the next one. Whoever asks for a deletion
 (:mod:`absflow.protocol.retention.deletion`) is answered before a plan is made, and waits for no
-checkpoint.
+checkpoint; whoever asked before the driver came, before its queries start.
 
-When files go. A DELETE takes a set or an epoch out of a table at once, by its partition column, so
-that it rewrites nothing and meets no concurrent append. Its files go with a later VACUUM, so that
-a reader that had opened the table before can end: of a channel, which only its stages read, after
-an hour, of other tables after a day (``delta.deletedFileRetentionDuration``, set at creation;
-another RETAIN than 0 would be ignored). The VACUUM is a LITE one, which takes only files that the
-log says were removed, so never those of an append that is not committed yet. Where a log does not
-go back far enough for that, a full one spares what is younger than the same time.
+A DELETE takes a set or an epoch out of a table at once, by its partition column, so that it
+rewrites nothing and meets no concurrent append. Its files go later
+(:mod:`absflow.spark.control.tidying`).
 """
 
 from __future__ import annotations
@@ -22,22 +18,28 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
 from functools import partial
 
-from pyspark.errors import PySparkException
-
 from absflow.errors import FencedError, StorageError
-from absflow.facts.fence import Fence
+from absflow.facts.claim import Claim
+from absflow.facts.deletions import unanswered
 from absflow.facts.inventory import JobInventory, gather
-from absflow.facts.reading import FactReader
+from absflow.facts.requests import deletions
 from absflow.facts.spark_reader import SparkStorageReader
 from absflow.facts.summary import text_of
 from absflow.protocol.lineage import Compacted
 from absflow.protocol.retention.deletion import Deletion, obey
+from absflow.protocol.retention.failures import (
+    PLAN,
+    Failures,
+    after_plan,
+    document,
+    parse,
+    subject,
+)
 from absflow.protocol.retention.inventory import (
     Action,
     Compact,
@@ -47,19 +49,21 @@ from absflow.protocol.retention.inventory import (
     DropChannels,
     DropPositions,
     DropWorkingDirectory,
-    Inventory,
     RetentionPolicy,
 )
 from absflow.protocol.retention.plan import compact, plan
 from absflow.spark.control.compaction import write_compacted_set
 from absflow.spark.control.effects import CoordinatorEffects
+from absflow.spark.control.facts_wanted import FactWanted
+from absflow.spark.control.progress import RetentionProgress
+from absflow.spark.control.tidying import WHOLE_BYTES, Tidying
 from absflow.spark.model import JobSpec
-from absflow.storage import sql
+from absflow.storage import clock, sql
 from absflow.storage.delta import tables
 from absflow.storage.files import Files
 from absflow.storage.root import StorageRoot
 
-__all__ = ["FactWanted", "Retention"]
+__all__ = ["Retention"]
 
 _LOG = logging.getLogger(__name__)
 _GROUP = "absflow-retention"
@@ -68,55 +72,8 @@ _GROUP = "absflow-retention"
 EVERY = 60.0
 # A plan that took a second is followed by at least this many seconds without one.
 REST = 9.0
-# Behind each VACUUM; tests let files go at once.
-RETAIN = ""
-# Seconds from one VACUUM of a table to the next.
-VACUUM_EVERY = 1200.0
 # Checkpoints from one summary of old facts to the next; so many are read one by one.
 SUM_UP_EVERY = 1000
-# Files of a table of facts, one or more for each commit, at which they are put together.
-MANY_FILES = 200
-# Of a file that is left as it is then, so that old facts are not written again and again. It has
-# those of one time, so that who asks for some ids need not open the others.
-WHOLE_BYTES = 16_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class FactWanted:
-    """What retention asks of the thread that owns the driver's tables.
-
-    Attributes:
-        deleted: checkpoints whose DELETED facts are to be written.
-        request: what their deletion answers; empty if retention decided it.
-        refused: why this request is refused, to be written in the place of them.
-        compacted: a COMPACTED fact to be written.
-        done: gets the outcome.
-    """
-
-    deleted: Sequence[int] = ()
-    request: str = ""
-    refused: str = ""
-    compacted: Compacted | None = None
-    done: Future[None] = field(default_factory=Future)
-
-    def write(self, coordinator: CoordinatorEffects) -> None:
-        """Write the facts; on the thread that owns the tables.
-
-        Raises:
-            FencedError: there is a newer driver. Any other error only the waiting thread gets: the
-                job goes on.
-        """
-        try:
-            if self.deleted:
-                coordinator.write_deleted(self.deleted, self.request)
-            if self.refused:
-                coordinator.write_refusal(self.request, self.refused)
-            if self.compacted is not None:
-                coordinator.write_compacted(self.compacted)
-        except StorageError as error:
-            self.done.set_exception(error)
-        else:
-            self.done.set_result(None)
 
 
 class _ClosedError(Exception):
@@ -124,25 +81,21 @@ class _ClosedError(Exception):
 
 
 class Retention:
-    """The background thread; lives as long as the driver's run of the job.
-
-    Attributes:
-        failures: how many actions have failed in this run; each is tried again.
-    """
+    """The background thread; lives as long as the driver's run of the job."""
 
     def __init__(
         self,
         root: StorageRoot,
         job: JobSpec,
-        fence: Fence,
+        claim: Claim,
         post: Callable[[FactWanted], None],
     ) -> None:
-        """Start the thread, which waits for a checkpoint.
+        """Prepare the thread (:meth:`start`).
 
         Args:
             root: the storage root.
             job: the job.
-            fence: asked before anything is deleted.
+            claim: its fence is asked before anything is deleted.
             post: asks for a fact to be written; must not block.
         """
         # A session of its own: short retentions are for absflow's tables only.
@@ -152,36 +105,74 @@ class Retention:
         self._spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
         self._spark.conf.set("spark.databricks.delta.optimize.minFileSize", str(WHOLE_BYTES))
         self._files = Files(self._spark)
+        self._tidying = Tidying(self._spark, root, job, claim.lock, self._await_writer)
         self._layout = root.layout
         settings = job.settings
         self._policy = RetentionPolicy(settings.checkpoint_retained, settings.lineage_max_sets)
         self._sinks = job.graph.published
-        self._fence = fence
+        self._fence = claim.fence
         self._post = post
-        self._started = time.monotonic()
-        self.failures = 0
-        self._vacuumed: dict[str, float] = {}
+        self._failed: dict[str, str] = {}  # in the plan that is carried out
+        self._failures = 0
+        self._failing: Failures = {}
         self._deletions: deque[Deletion] = deque()  # an answered one is taken out by the thread
+        self._answered: set[str] = set()
         self._asked = threading.Event()
+        self._due = threading.Event()
         self._news = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=_GROUP, daemon=True)
+
+    def start(self, coordinator: CoordinatorEffects) -> None:
+        """Answer the deletions that stand, then start the thread.
+
+        So they are answered before anything of the job runs, however soon that ends. If it fails,
+        the thread tries again once they are posted.
+
+        Args:
+            coordinator: writes the answers; nobody else uses it yet.
+        """
+
+        def write(wanted: FactWanted) -> None:
+            wanted.write(coordinator)
+            wanted.done.result()
+
+        try:
+            asked = deletions(self._spark, self._files, self._layout)
+            self._answer(asked, write)
+            self._answered = {deletion.request for deletion in asked}
+        except FencedError:
+            raise
+        except Exception:  # whatever it is, the job can run without retention
+            _LOG.warning("retention: a deletion is not answered yet", exc_info=True)
         self._thread.start()
 
-    def wake(self) -> None:
-        """Say that a checkpoint has completed."""
+    @property
+    def progress(self) -> RetentionProgress:
+        """What has failed; for any thread."""
+        failing = self._failing
+        return RetentionProgress(self._failures, tuple(failing[what] for what in sorted(failing)))
+
+    def wake(self, longest: int) -> None:
+        """Say that a checkpoint has completed, with the length of its longest lineage."""
+        if longest > self._policy.max_lineage:
+            self._due.set()
         self._news.set()
 
     def delete(self, deletion: Deletion) -> None:
         """Take a request, which may have its answer; what is not answered here stands."""
+        if deletion.request in self._answered:
+            return
         self._deletions.append(deletion)
         self._asked.set()
+        self._due.set()
         self._news.set()
 
     def close(self) -> None:
         """End the thread, in the middle of a plan if there is one."""
         self._closing.set()
         self._asked.set()
+        self._due.set()
         self._news.set()
         while self._thread.is_alive():
             # Again, for it may have been between two Spark jobs.
@@ -191,48 +182,67 @@ class Retention:
     def _run(self) -> None:
         self._spark.sparkContext.setJobGroup(_GROUP, "retention")
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", _GROUP)
-        pause = EVERY
+        with suppress(StorageError):
+            self._failing = parse(self._files.read(self._layout.retention_failures))
+        worked = 0.0
         while True:
-            # No pause for a person who waits.
-            if not self._asked.wait(pause):
-                self._news.wait()
-            self._asked.clear()
-            self._news.clear()
+            self._wait(worked)
             if self._closing.is_set():
                 return
             started = time.monotonic()
             try:
-                self._clean()
+                self._failed = {}
+                self._try(PLAN, self._clean)
+                self._note_failures()
             except (_ClosedError, FencedError):
                 return  # a fenced driver stops, and its own thread says why
-            except Exception as error:  # whatever it is, the job goes on without retention
-                if not self._closing.is_set():
-                    _LOG.warning(
-                        "retention failed, and what should be deleted stays; it is tried again "
-                        "after the next checkpoint: %s",
-                        error,
-                        exc_info=True,
-                    )
-            pause = max(EVERY, REST * (time.monotonic() - started))
+            worked = time.monotonic() - started
+
+    def _wait(self, worked: float) -> None:
+        """Wait for a reason for a plan; ``worked`` is how long the last one took.
+
+        A person who asked waits for nothing. A lineage that is longer than it may be grows with
+        each checkpoint, so it waits for as long as the last plan took, unless something failed in
+        that; else a plan comes when there is news, and seldom.
+        """
+        seldom = max(EVERY, REST * worked)
+        rest = seldom if self._failed else min(worked, seldom)
+        if not self._asked.wait(rest) and not self._due.wait(seldom - rest):
+            self._news.wait()
+        for event in (self._asked, self._due, self._news):
+            event.clear()
+
+    def _note_failures(self) -> None:
+        """Leave what fails where people can read it who have not got this driver's log."""
+        failing = after_plan(self._failing, self._failed, clock.now_ms())
+        if failing == self._failing:
+            return
+        self._failing = failing
+        try:
+            self._files.write(self._layout.retention_failures, document(failing))
+        except StorageError:
+            _LOG.warning("retention: what failed could not be noted", exc_info=True)
 
     def _clean(self) -> None:
-        self._check_open()
         asked = tuple(self._deletions)
-        ids = {n for deletion in asked for n in deletion.checkpoint_ids}
-        found = gather(SparkStorageReader(self._spark), self._layout, self._sinks, ids)
-        there = self._answer(found.inventory, asked)
+        self._answer(asked, self._write)
+        for _ in asked:
+            self._deletions.popleft()
+        found = self._gather()
+        there = found.inventory
         actions = plan(there, self._policy)
         deleted = [a.checkpoint_id for a in actions if isinstance(a, DeleteManifest)]
         if deleted:
             self._write(FactWanted(deleted=deleted))
 
         def tried(action: Action) -> bool:
-            return self._try(str(action), partial(self._do, action, found))
+            return self._try(subject(action), partial(self._do, action, found))
 
         for action in compact(there, self._policy, tried):
             tried(action)
         self._try("the summary of old facts", partial(self._sum_up, found))
-        self._tidy(found)
+        for what, act in self._tidying.due(found):
+            self._try(what, act)
 
     def _sum_up(self, found: JobInventory) -> None:
         """Say what old facts come to, so that nobody needs to read them."""
@@ -241,17 +251,18 @@ class Retention:
             version = tables.newest_version(self._files, self._layout.checkpoints)
             self._files.write(self._layout.summary, text_of(summary, version))
 
-    def _try(self, what: str, act: Callable[[], None]) -> bool:
+    def _try(self, what: str, act: Callable[[], object]) -> bool:
         """Carry one thing out; whether it was done. If not, the next plan has it again."""
         self._check_open()
-        self._fence.check()
         try:
+            self._fence.check()
             act()
         except (_ClosedError, FencedError):
             raise
         except Exception as error:  # whatever it is, the others can still be done
             self._check_open()  # a stop cancels the Spark job that runs, and that is no failure
-            self.failures += 1
+            self._failures += 1
+            self._failed[what] = str(error) or type(error).__name__
             _LOG.warning(
                 "retention: %s failed, and is tried again after the next checkpoint: %s",
                 what,
@@ -261,19 +272,16 @@ class Retention:
             return False
         return True
 
-    def _answer(self, there: Inventory, asked: Sequence[Deletion]) -> Inventory:
-        """Answer all who want something deleted; what is there then."""
-        if not asked:
-            return there
-        facts = FactReader(SparkStorageReader(self._spark), self._layout)
-        answered = facts.answered([deletion.request for deletion in asked])
-        for verdict in obey(there, asked, answered):
+    def _gather(self, asked: Collection[int] = ()) -> JobInventory:
+        return gather(SparkStorageReader(self._spark), self._layout, self._sinks, asked)
+
+    def _answer(self, asked: Sequence[Deletion], write: Callable[[FactWanted], None]) -> None:
+        """Answer all of these who want something deleted and have no answer."""
+        owed = unanswered(self._spark, self._layout, asked)
+        ids = {n for deletion in owed for n in deletion.checkpoint_ids}
+        for verdict in obey(self._gather(ids).inventory, owed) if owed else ():
             _LOG.info("retention: %s", verdict)
-            self._write(FactWanted(verdict.delete, verdict.request, verdict.refused))
-            there = replace(there, deleted=there.deleted.union(verdict.delete))
-        for _ in asked:
-            self._deletions.popleft()
-        return there
+            write(FactWanted(verdict.delete, verdict.request, verdict.refused))
 
     def _do(self, action: Action, found: JobInventory) -> None:
         layout = self._layout
@@ -311,35 +319,9 @@ class Retention:
     def _delete(self, table: str, where: str) -> None:
         self._spark.sql(f"DELETE FROM {sql.table(table)} WHERE {where}")
 
-    def _tidy(self, found: JobInventory) -> None:
-        """Remove files that tables do not hold any more, and put small ones together."""
-        layout, there = self._layout, found.inventory
-        facts = [layout.attempts, layout.barriers, layout.overtakes, layout.checkpoints]
-        channels = [
-            layout.channel(c.stage, c.attempt) for c in there.channels if c.attempt == there.attempt
-        ]
-        histories = [layout.state(table) for by_table in found.sets.values() for table in by_table]
-        for table in (*facts, *channels, *histories):
-            now = time.monotonic()
-            if now < self._vacuumed.get(table, self._started) + VACUUM_EVERY:
-                continue
-            merge = table in facts
-            if self._try(f"VACUUM of {table}", partial(self._tidy_table, table, merge=merge)):
-                self._vacuumed[table] = now
-
-    def _tidy_table(self, table: str, *, merge: bool) -> None:
-        if merge and len(tables.read(self._spark, table).inputFiles()) > MANY_FILES:
-            # Streams read on over this: it changes no row, and Delta says so in its log.
-            self._spark.sql(f"OPTIMIZE {sql.table(table)}")
-        self._vacuum(table)
-
-    def _vacuum(self, table: str) -> None:
-        try:
-            self._spark.sql(f"VACUUM {sql.table(table)} LITE {RETAIN}")
-        except PySparkException as error:
-            if error.getCondition() != "DELTA_CANNOT_VACUUM_LITE":
-                raise
-            self._spark.sql(f"VACUUM {sql.table(table)} FULL {RETAIN}")
+    def _await_writer(self) -> None:
+        """Wait until the thread that owns the facts takes an event: it writes none then."""
+        self._write(FactWanted())
 
     def _write(self, wanted: FactWanted) -> None:
         self._post(wanted)

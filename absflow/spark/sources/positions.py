@@ -3,7 +3,8 @@
 A file source's offset is a number that means nothing without the log of the files read; Kafka and
 rate sources remember where they began. Spark keeps this in ``sources/<i>`` of a query's checkpoint,
 which may be lost or damaged. So it is copied before a checkpoint that needs it can be reported:
-for a file source the entries since the last copy, for others the few files that there are.
+for a file source the entries since the last copy (:mod:`absflow.spark.sources.copies`), for others
+the few files that there are.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from absflow.columnar.spec import StageSpec
 from absflow.errors import StorageError
 from absflow.spark.model import source_index
-from absflow.spark.sources import file_log
+from absflow.spark.sources import copies, file_log
 from absflow.spark.sources.delta import cleaned_up
 from absflow.spark.sources.describe import SourceDescription, describe_source
 from absflow.spark.sources.file_log import FileEntry
@@ -36,11 +37,7 @@ _RATE_START = "0"
 
 
 class SourceLogs:
-    """The copies for the root inputs of one stage in one attempt.
-
-    A copy of a file source's log is one file per call, named after the last offset in it; entries
-    may stand in several of them.
-    """
+    """The copies for the root inputs of one stage in one attempt."""
 
     def __init__(self, files: Files, layout: Layout, spec: StageSpec, attempt: int) -> None:
         """Copy for ``spec`` in ``attempt``."""
@@ -58,29 +55,29 @@ class SourceLogs:
         """
         if position == NOTHING_READ:
             return
-        copies = self._layout.source_log(self._spec.name, source, self._attempt)
+        own = self._layout.source_log(self._spec.name, source, self._attempt)
         if source not in self._kept:
-            self._kept[source] = set(self._files.names(copies))
+            self._kept[source] = set(self._files.names(own))
         kept, spark = self._kept[source], self._spark_log(source)
         if self._spec.input(source).files:
             upto = offset_of(position)
-            after = max(map(int, kept), default=-1)
+            after = copies.last_offset(kept)
             if upto > after:
                 entries = self._entries(spark, after, upto)
-                self._files.write(f"{copies}/{upto}", file_log.text(entries))
-                kept.add(str(upto))
+                self._files.write(f"{own}/{upto}", file_log.text(entries))
+                self._kept[source] = {str(upto)}
             return
         for name in set(self._files.names(spark)) - kept:
-            self._files.write(f"{copies}/{name}", self._text(f"{spark}/{name}"))
+            self._files.write(f"{own}/{name}", self._text(f"{spark}/{name}"))
             kept.add(name)
 
-    def seed(self, source: str, position: str, copies: str, compact_interval: int) -> None:
+    def seed(self, source: str, position: str, taken: str, compact_interval: int) -> None:
         """Put in place what a query needs that goes on at ``position``, and copy it at once.
 
         Args:
             source: the source.
             position: its position.
-            copies: the directory of copies of the attempt that the position is of.
+            taken: the directory of copies of the attempt that the position is of.
             compact_interval: of the file source's log in this session.
 
         Raises:
@@ -92,14 +89,14 @@ class SourceLogs:
             self._layout.source_log(self._spec.name, source, self._attempt),
             self._spark_log(source),
         )
-        texts = {name: self._text(f"{copies}/{name}") for name in self._files.names(copies)}
         if self._spec.input(source).files:
             upto = offset_of(position)
-            entries = [e for text in texts.values() for e in file_log.parse(text)]
+            entries = copies.entries_of(self._files, taken)
             texts = file_log.build(entries, upto, compact_interval)
             mine = {e: None for e in entries if e.batch_id <= upto}
             self._files.write(f"{own}/{upto}", file_log.text(mine))
         else:
+            texts = copies.texts(self._files, taken)
             for name, text in texts.items():
                 self._files.write(f"{own}/{name}", text)
         for name, text in texts.items():
@@ -158,7 +155,7 @@ def unreadable(
     files: Files,
     frame: DataFrame,
     position: str,
-    copies: str,
+    taken: str,
     since: Sequence[str],
 ) -> list[str]:
     """What is gone of that which a source needs to go on at a position, in words.
@@ -168,7 +165,7 @@ def unreadable(
         files: for looking.
         frame: the source's frame.
         position: where it is to go on.
-        copies: the directory of copies of the attempt that the position is of.
+        taken: the directory of copies of the attempt that the position is of.
         since: that one, and those of later attempts: they name files that were read behind it.
 
     Raises:
@@ -176,15 +173,15 @@ def unreadable(
     """
     source = describe_source(frame)
     if source.is_files:
-        return _missing_files(files, copies, since, position)
+        return _missing_files(files, taken, since, position)
     if position == NOTHING_READ:
         return _begins_elsewhere(source)
     if source.format == "kafka":
         return _expired(available_offsets(spark, source.options, position), position)
     if source.format == "delta" and "path" in source.options:
         return cleaned_up(spark, files, source.options, DeltaPosition.parse(position))
-    if source.format == "rate" and _RATE_START not in files.names(copies):
-        return [f"{copies}/{_RATE_START} is gone, which says when it began"]
+    if source.format == "rate" and _RATE_START not in files.names(taken):
+        return [f"{taken}/{_RATE_START} is gone, which says when it began"]
     return []
 
 
@@ -198,29 +195,21 @@ def _begins_elsewhere(source: SourceDescription) -> list[str]:
     return []
 
 
-def _missing_files(files: Files, copies: str, since: Sequence[str], position: str) -> list[str]:
+def _missing_files(files: Files, taken: str, since: Sequence[str], position: str) -> list[str]:
     """Of a file source: its log up to the position, or files that it has read behind it."""
     upto = -1 if position == NOTHING_READ else offset_of(position)
     try:
-        entries = {each: _copied(files, each) for each in {copies: None, **dict.fromkeys(since)}}
-        file_log.build(entries[copies], upto, compact_interval=1)
+        each_of = dict.fromkeys([taken, *since])
+        entries = {each: copies.entries_of(files, each) for each in each_of}
+        file_log.build(entries[taken], upto, compact_interval=1)
     except StorageError as error:
-        return [f"{error} ({copies})"]
-    before = {entry.path for entry in entries[copies] if entry.batch_id <= upto}
+        return [f"{error} ({taken})"]
+    before = {entry.path for entry in entries[taken] if entry.batch_id <= upto}
     later = {e.path: None for each in entries.values() for e in each if e.path not in before}
     gone = [path for path in map(unquote, later) if not files.exists(path)]
     if not gone:
         return []
     return [f"{len(gone)} files that were read behind it are gone, {gone[0]!r} first"]
-
-
-def _copied(files: Files, copies: str) -> list[FileEntry]:
-    return [
-        entry
-        for name in files.names(copies)
-        if name.isdecimal()
-        for entry in file_log.parse(files.read(f"{copies}/{name}") or "")
-    ]
 
 
 def _expired(there: Mapping[tuple[str, int], Offsets], position: str) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
+from absflow.facts.deletions import due
 from absflow.facts.find import FoundCheckpoint, find_checkpoint
 from absflow.graph.description import describe
 from absflow.protocol.recovery import matching
@@ -17,6 +18,7 @@ from absflow.sinks import SinkCut, SinkRestore
 from absflow.spark.model import JobSpec
 from absflow.spark.sources.positions import copies_since, unreadable
 from absflow.spark.start.restore_plan import RestorePlan
+from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
 
@@ -46,7 +48,8 @@ def plan_restore(root: StorageRoot, job: JobSpec, start: Restore) -> RestorePlan
     )
     matched = matching.fit(found.manifest, found.described, describe(job.graph), declared)
     sinks = {name: _plan_sink(spark, job, name, found, fork) for name in job.sinks}
-    problems = [*matched.problems, *(p for sink in sinks.values() for p in sink.problems)]
+    problems = _due_to_go(spark, files, found)
+    problems += [*matched.problems, *(p for sink in sinks.values() for p in sink.problems)]
     problems += [] if fork else _written_by_several(sinks)
     source_logs = {
         source: Layout(found.origin.root).source_log(stage.report.stage, source, found.attempt)
@@ -78,6 +81,17 @@ def plan_restore(root: StorageRoot, job: JobSpec, start: Restore) -> RestorePlan
         differences=matched.differences,
         problems=tuple(problems),
     )
+
+
+def _due_to_go(spark: SparkSession, files: Files, found: FoundCheckpoint) -> list[str]:
+    """What forbids to restore a checkpoint that the next driver deletes."""
+    n = found.origin.checkpoint_id
+    if n not in due(spark, files, found.origin.root):
+        return []
+    return [
+        f"somebody asked for checkpoint {n} to be deleted, and the next driver does that; choose "
+        "another one, or start without spark.absflow.restore.from"
+    ]
 
 
 def _plan_sink(
