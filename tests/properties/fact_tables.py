@@ -88,7 +88,7 @@ class FactWorld(World):
     def seen(self, summary=None, asked=()):
         """The inventory with what the facts say."""
         known, manifests = self.known(summary, asked)
-        rest = ("attempts", "ready", "sets", "channels", "sinks", "working", "positions")
+        rest = ("attempts", "ready", "sets", "rows", "channels", "sinks", "working", "positions")
         world = super().inventory()
         values = of_facts(known, manifests, self.attempt)
         # Of a trigger's rows in flight its row does not say anything.
@@ -112,4 +112,5 @@ def stage_row(completed, stage, lineage):
         {"input": rows.stage, "attempt": rows.attempt, "epoch": rows.epoch}
         for rows in (completed.in_flight if stage == "right" else ())
     ]
-    return {"stage": stage, "lineage": list(lineage), "in_flight": flying}
+    row = {"stage": stage, "lineage": list(lineage), "in_flight": flying}
+    return row | {"keys_total": completed.keys[stage]}
