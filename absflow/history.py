@@ -350,7 +350,8 @@ class History:
         lineages = self._reader.lineages(found)[found[0]]
         if stage and stage not in lineages:
             raise no_stage_in_checkpoint(stage, found[0], lineages)
-        lineage = lineage_of(stage, lineages.get(stage, ()), known.compacted)
+        compacted = self._reader.compacted(lineages.items())
+        lineage = lineage_of(stage, lineages.get(stage, ()), compacted)
         return list(lineage), whose_completed(known.completions[found[0]])
 
     def _history(self, columns: StageColumns) -> str:

@@ -182,7 +182,8 @@ class Reader:
         lineages = self._facts.lineages([number])[number]
         if stage not in lineages:
             raise no_stage_in_checkpoint(stage, number, lineages)
-        lineage = lineage_of(stage, lineages[stage], known.compacted)
+        compacted = self._facts.compacted(lineages.items())
+        lineage = lineage_of(stage, lineages[stage], compacted)
         columns = self._stages.at(self.stages[stage], whose_completed(known.completions[number]))
         return number, lineage, columns
 

@@ -76,7 +76,9 @@ def find_checkpoint(
         checkpoint_id = newest.checkpoint_id if newest else None
     if checkpoint_id is None or checkpoint_id not in known.there:
         raise no_checkpoint(facts, checkpoint_id)
-    manifest = shortened(facts.manifests([checkpoint_id])[checkpoint_id], known.compacted)
+    manifest = facts.manifests([checkpoint_id])[checkpoint_id]
+    lineages = ((stage.report.stage, stage.lineage) for stage in manifest.stages)
+    manifest = shortened(manifest, facts.compacted(lineages))
     fact = known.completions[checkpoint_id]
     details = {
         r["kind"]: json.loads(r["details"])

@@ -58,7 +58,8 @@ class JobInventory:
         """What the facts come to."""
         there = self.inventory
         lineages = {c.checkpoint_id: c.lineages for c in there.completed}
-        return summarise(self.known, lineages, there.attempt, {*there.attempts.values()})
+        named = {*there.attempts.values()}
+        return summarise(self.known, lineages, there.compacted, there.attempt, named)
 
     def columns(self, stage: str, checkpoint_id: int) -> StageColumns:
         """The stage as it was at a completed checkpoint."""
@@ -87,15 +88,13 @@ def gather(
     current = attempts[-1].attempt
     origins = {a.attempt: _origin(layout.root, a) for a in attempts}
     facts = FactReader(reader, layout)
-    noted, begun = _published(reader, layout, current, sinks, started)
-    held = {**begun, **noted}
+    held = _published(reader, layout, current, sinks, started)
     named = {*origins.values(), *asked, *held.values()} - {0}
     known = facts.known(attempt=current, named=named)
     graph = next(json.loads(r["details"]) for r in started if _is_start_of(r, current))
     stages = stages_of(started)
-    goes_on_from = origins[current]
-    wanted = {n for n in known.completions if n not in known.deleted or n == goes_on_from}
-    manifests = facts.stages(wanted | _own(known, current))
+    own = _own(known, current)
+    manifests = facts.stages({*known.there, *own, *{origins[current]} & known.completions.keys()})
     sets = {
         stage: {table: reader.sets(layout.state(table)) for table in sorted(tables)}
         for stage, tables in _tables(stages, reader.names(layout.states)).items()
@@ -106,6 +105,9 @@ def gather(
         attempts=origins,
         ready=attempts[-1].ready,
         **of_facts(known, manifests, current),
+        compacted=facts.compacted(
+            each for manifest in manifests.values() for each in _lineages(manifest).items()
+        ),
         sets={stage: frozenset(counted) for stage, counted in rows.items()},
         rows=rows,
         channels=_channels(
@@ -113,8 +115,7 @@ def gather(
             layout,
             current,
             graph,
-            # A written savepoint was taken in no batch.
-            {n: manifest for n, manifest in manifests.items() if n in _own(known, current)},
+            {n: manifests[n] for n in own & manifests.keys()},
         ),
         sinks=tuple(
             Sink(name, stage, {done[held[name]]: held[name]} if held.get(name) in done else {})
@@ -143,7 +144,6 @@ def of_facts(known: Known, manifests: Mapping[int, Sequence[Row]], current: int)
         "savepoints": frozenset(n for n, c in known.completions.items() if c.savepoint),
         "written": frozenset(known.written),
         "deleted": known.deleted,
-        "compacted": known.compacted,
         "pending": tuple(
             Pending(t.barrier.checkpoint_id, t.barrier.base_id)
             for t in known.pending
@@ -155,7 +155,7 @@ def of_facts(known: Known, manifests: Mapping[int, Sequence[Row]], current: int)
 
 
 def _own(known: Known, current: int) -> set[int]:
-    """What the current attempt has taken, of that which matters."""
+    """What the current attempt has taken, of that which matters: written savepoints are not."""
     taken = (c for c in known.completions.values() if c.derived_from is None)
     return {c.checkpoint_id for c in taken if c.attempt == current}
 
@@ -290,8 +290,8 @@ def _published(
     current: int,
     sinks: Collection[str],
     started: Iterable[Row],
-) -> tuple[dict[str, int], dict[str, int]]:
-    """The newest checkpoint that each sink has noted, and what it held when the attempt began."""
+) -> dict[str, int]:
+    """The newest checkpoint that each sink has noted, else what it held when the attempt began."""
     notes = {sink: reader.read(layout.published(sink, current)) for sink in sinks}
     begun = (
         json.loads(r["details"])["published"]
@@ -299,10 +299,10 @@ def _published(
         if r["kind"] == AttemptFact.READY and r["attempt"] == current
     )
     held: Mapping[str, Any] = next(begun, {})
-    return (
-        {sink: int(note) for sink, note in notes.items() if note is not None},
-        {sink: int(held[sink] or 0) for sink in sinks if sink in held},
-    )
+    return {
+        **{sink: int(held[sink] or 0) for sink in sinks if sink in held},
+        **{sink: int(note) for sink, note in notes.items() if note is not None},
+    }
 
 
 def _attempts_in(names: Iterable[str]) -> frozenset[int]:

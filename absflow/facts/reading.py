@@ -8,7 +8,7 @@ leave out files and parts of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -26,7 +26,8 @@ from absflow.protocol.checkpoints import (
     Kind,
     Manifest,
 )
-from absflow.protocol.known import Completion, Known, bases_since, matter, runs
+from absflow.protocol.known import Completion, Known, bases_since, matter, readable_by, runs
+from absflow.protocol.lineage import SPAN, Compacted, end_of
 from absflow.storage.layout import Layout
 
 __all__ = ["Answer", "FactReader", "Match", "StorageReader"]
@@ -105,6 +106,7 @@ class FactReader:
         """Read with ``reader``."""
         self._reader = reader
         self._layout = layout
+        self._compacted = pa.table({"set_id": pa.array([], pa.int64())})
 
     @cached_property
     def _summary(self) -> Known:
@@ -137,7 +139,25 @@ class FactReader:
             more = self._reader.table(self._layout.checkpoints, _LIGHT, only)
             facts = pa.concat_tables([facts, more])
             asked |= {*more["checkpoint_id"].to_pylist()}
-        return _with_completions(known, facts, attempt, asked, since)
+        # The ranges that were asked for have others in between.
+        ids = facts["checkpoint_id"]
+        facts = facts.filter(pc.or_(pc.greater(ids, known.upto), _among(ids, asked)))
+        self._compacted = facts.filter(pc.equal(facts["kind"], _COMPACTED))
+        return _with_completions(known, facts, attempt, named, since)
+
+    def compacted(self, lineages: Iterable[tuple[str, Sequence[int]]]) -> tuple[Compacted, ...]:
+        """The compactions by which lineages of what :meth:`known` has found last may be read.
+
+        Args:
+            lineages: stages with lineages, as manifests have them.
+        """
+        given = [(stage, tuple(lineage)) for stage, lineage in lineages]
+        ends = {end_of(set_id) for _, lineage in given for set_id in lineage}
+        # Of all that an old job has made, few become records.
+        ids = pc.negate(self._compacted["set_id"])
+        at = pc.subtract(ids, pc.multiply(pc.divide(ids, SPAN), SPAN))
+        may = compacted_of(self._compacted.filter(_among(at, ends)).to_pylist())
+        return readable_by(given, (*self._summary.compacted, *may))
 
     def _barriers(self, upto: int, attempt: int) -> pa.Table:
         wanted = [Match(kinds=(Kind.END.value,), equal=(("attempt", attempt),))] if attempt else []
@@ -238,23 +258,18 @@ def _with_ends(known: Known, facts: pa.Table) -> Known:
 
 
 def _with_completions(
-    known: Known, facts: pa.Table, attempt: int, asked: Collection[int], since: int | None
+    known: Known, facts: pa.Table, attempt: int, named: Collection[int], since: int | None
 ) -> Known:
-    ids = facts["checkpoint_id"]
-    # The ranges that were asked for have others in between.
-    facts = facts.filter(pc.or_(pc.greater(ids, known.upto), _among(ids, asked)))
-    by_kind = {kind: facts.filter(pc.equal(facts["kind"], kind)) for kind in _KINDS}
-    deleted = by_kind[_DELETED]["checkpoint_id"]
-    found = _completions(by_kind[_COMPLETED], deleted, attempt, asked, since)
+    done, gone_rows = (facts.filter(pc.equal(facts["kind"], k)) for k in (_COMPLETED, _DELETED))
+    deleted = gone_rows["checkpoint_id"]
+    found = _completions(done, deleted, attempt, named, since)
     completions = {**known.completions, **found}
     gone = set(_among_both(deleted, completions)) | known.deleted
-    mattering = matter(completions.values(), gone, attempt, asked, since)
-    compacted = compacted_of(by_kind[_COMPACTED].to_pylist())
+    mattering = matter(completions.values(), gone, attempt, named, since)
     return replace(
         known,
         completions={n: c for n, c in completions.items() if n in mattering},
         deleted=frozenset(gone & mattering),
-        compacted=tuple(dict.fromkeys((*known.compacted, *compacted))),
     )
 
 
@@ -262,7 +277,7 @@ def _completions(
     done: pa.Table,
     deleted: pa.ChunkedArray,
     attempt: int,
-    asked: Collection[int],
+    named: Collection[int],
     since: int | None,
 ) -> dict[int, Completion]:
     """Those that may :func:`matter`: of many, few become records."""
@@ -274,7 +289,7 @@ def _completions(
     may = pc.invert(pc.is_in(ids, value_set=deleted.combine_chunks()))
     may = pc.or_(may, pc.and_(own, pc.greater_equal(ids, newest)))
     may = pc.or_(may, pc.is_valid(bases))
-    may = pc.or_(may, _among(ids, {*asked, *bases.drop_null().to_pylist()}))
+    may = pc.or_(may, _among(ids, {*named, *bases.drop_null().to_pylist()}))
     return {
         row["checkpoint_id"]: Completion(
             row["checkpoint_id"],

@@ -271,8 +271,11 @@ class FactWriter:
         if origin is not None and not mine:
             mine = [n for n in known.completions if n == origin.checkpoint_id]
         newest = max(mine, default=None)
-        found = [] if newest is None else self._facts.manifests([newest]).values()
-        return next((shortened(manifest, known.compacted) for manifest in found), None)
+        if newest is None:
+            return None
+        manifest = self._facts.manifests([newest])[newest]
+        lineages = ((stage.report.stage, stage.lineage) for stage in manifest.stages)
+        return shortened(manifest, self._facts.compacted(lineages))
 
     def _fact(
         self, checkpoint_id: int, kind: FactKind, triggered_ms: int, now_ms: int

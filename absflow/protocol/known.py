@@ -75,7 +75,7 @@ class Known:
         completions: by id, of those up to ``upto`` the ones that :func:`matter`, and all newer ones
             that do.
         deleted: those among them with a DELETED fact.
-        compacted: the COMPACTED facts by which their lineages may be read.
+        compacted: of a summary, the COMPACTED facts by which their lineages may be read.
         done: ids above ``upto`` with a COMPLETED fact.
         aborted: ids above ``upto`` with an ABORTED fact.
         done_before: how many up to ``upto`` have a COMPLETED fact.
@@ -178,8 +178,6 @@ def readable_by(
 ) -> tuple[Compacted, ...]:
     """The compactions by which these lineages, or what goes on from them, may be read.
 
-    One that does not fit into any of them stands for nothing there.
-
     Args:
         lineages: stages with lineages, as manifests have them.
         compacted: all COMPACTED facts.
@@ -194,6 +192,7 @@ def readable_by(
 def summarise(
     known: Known,
     lineages: Mapping[int, Mapping[str, Sequence[int]]],
+    compacted: Iterable[Compacted],
     attempt: int,
     named: Collection[int] = (),
 ) -> Known:
@@ -202,6 +201,7 @@ def summarise(
     Args:
         known: what was read.
         lineages: of the checkpoints that may be read again, by stage.
+        compacted: the COMPACTED facts by which these may be read.
         attempt: the current one.
         named: what attempts began with.
     """
@@ -209,14 +209,15 @@ def summarise(
     # What has ended behind the newest trigger that was read may have something pending below it.
     upto = max((n for n in known.done | known.aborted if n < first), default=known.upto)
     old = [c for n, c in known.completions.items() if n <= upto]
-    kept = matter(old, known.deleted, attempt, named)
+    kept = matter(old, known.deleted, attempt, named, bases_since(known.pending, attempt))
     return Known(
         upto=upto,
         completions={c.checkpoint_id: c for c in old if c.checkpoint_id in kept},
         deleted=known.deleted & kept,
         compacted=readable_by(
-            ((stage, lineage) for n in kept for stage, lineage in lineages.get(n, {}).items()),
-            known.compacted,
+            # Of newer ones too: their lineages begin with old sets.
+            ((stage, lineage) for stages in lineages.values() for stage, lineage in stages.items()),
+            compacted,
         ),
         done_before=known.done_before + sum(n <= upto for n in known.done),
         aborted_before=known.aborted_before + sum(n <= upto for n in known.aborted),

@@ -189,7 +189,7 @@ def test_what_is_pending_and_what_is_too_new_to_tell():
 
 
 def test_deleted_and_compacted_facts_and_savepoints():
-    """A deleted one is known only if the job goes on from it, and then its manifest is read."""
+    """A deleted one is known only if the job goes on from it; a compaction if it may be read."""
     facts = [
         completed(5, 2, {"a": 1}, type="SAVEPOINT"),
         {"kind": "DELETED", "checkpoint_id": 3},
@@ -200,8 +200,9 @@ def test_deleted_and_compacted_facts_and_savepoints():
             "checkpoint_id": 3,
             "stage": "b",
             "set_id": -3,
-            "replaces": [1, 3],
+            "replaces": [3],
         },
+        {"kind": "COMPACTED", "checkpoint_id": 5, "stage": "b", "set_id": -4, "replaces": [3, 4]},
     ]
     there = gathered(facts=facts)
     assert (there.deleted, there.savepoints) == ({3}, {5})

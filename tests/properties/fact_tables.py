@@ -1,5 +1,6 @@
 """The tables of a world's facts in memory, and a summary of them that may be an older one."""
 
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import pyarrow as pa
@@ -83,18 +84,22 @@ class FactWorld(World):
         """What is known, and the stages of the manifests that may be needed."""
         facts = FactReader(self.tables(summary), LAYOUT)
         known = facts.known(attempt=self.attempt, named={*self.attempts.values(), *asked} - {0})
-        return known, facts.stages(known.completions.keys())
+        manifests = facts.stages(known.completions.keys())
+        self.compacted_seen = facts.compacted(
+            (stage["stage"], stage["lineage"]) for part in manifests.values() for stage in part
+        )
+        return known, manifests
 
     def seen(self, summary=None, asked=()):
         """The inventory with what the facts say."""
         known, manifests = self.known(summary, asked)
-        rest = ("attempts", "ready", "sets", "channels", "sinks", "working", "positions")
         world = super().inventory()
         values = of_facts(known, manifests, self.attempt)
+        values["compacted"] = self.compacted_seen
         # Of a trigger's rows in flight its row does not say anything.
         pending = {p.checkpoint_id for p in values["pending"]}
         values["pending"] = tuple(p for p in world.pending if p.checkpoint_id in pending)
-        return type(world)(**{name: getattr(world, name) for name in rest}, **values)
+        return replace(world, **values)
 
     def sum_up(self, summary=None):
         """A summary, made with the help of an earlier one."""
@@ -104,7 +109,7 @@ class FactWorld(World):
             for n, stages in manifests.items()
         }
         named = {*self.attempts.values()} - {0}
-        return text_of(summarise(known, lineages, self.attempt, named), 0)
+        return text_of(summarise(known, lineages, self.compacted_seen, self.attempt, named), 0)
 
 
 def stage_row(completed, stage, lineage):
@@ -112,4 +117,5 @@ def stage_row(completed, stage, lineage):
         {"input": rows.stage, "attempt": rows.attempt, "epoch": rows.epoch}
         for rows in (completed.in_flight if stage == "right" else ())
     ]
-    return {"stage": stage, "lineage": list(lineage), "in_flight": flying}
+    keys = completed.keys.get(stage, 0)
+    return {"stage": stage, "lineage": list(lineage), "in_flight": flying, "keys_total": keys}

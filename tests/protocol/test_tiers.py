@@ -1,9 +1,9 @@
 """Which sets of a lineage become one, rule by rule."""
 
 import pytest
-from retention_cases import completed, job
+from retention_cases import job
 
-from absflow.protocol.lineage import Compacted, compacted_id
+from absflow.protocol.lineage import Compacted, compacted_id, lineage_of
 from absflow.protocol.retention.compaction import run_to_merge
 from absflow.protocol.retention.inventory import Compact, Completed, DeleteSets, RetentionPolicy
 from absflow.protocol.retention.plan import plan
@@ -104,18 +104,16 @@ def test_a_set_without_its_fact_that_is_not_wanted_any_more_goes():
     )
 
 
-def test_nothing_is_made_that_would_take_sets_from_a_newer_checkpoint():
-    """A compaction that ends at 4 would lead 5 to set 3, which is gone: 4's own failed before."""
-    newer = Compacted(5, "a", compacted_id(2, 5), (-2_000_000_004, 5))
-    inner = Compacted(4, "a", compacted_id(2, 4), (3, 4))
-    facts = (newer, inner)
-    # As it could be only if 5's manifest had been written without an end that 4's has.
-    there = job(
-        completed(4, 1, 2, 3, 4),
-        completed(6, 1, -2_000_000_004, 5, 6),
-        sets=[1, 2, inner.set_id, newer.set_id, 6],
-        compacted=facts,
-    )
-    actions = plan(there, RetentionPolicy(retained=9, max_lineage=2))
-    named = {n for a in actions if isinstance(a, Compact) for n in a.fact.replaces}
-    assert 3 not in named
+def test_nothing_is_made_that_would_lead_another_checkpoint_to_sets_that_are_gone():
+    """Behind 3, for 5: 6 has that end, too, but has been read from a set that covers it."""
+    covers = compacted_id(2, 4)
+    rows = {-3: 1000, 1: 990, 2: 10, covers: 20, 4: 10, 5: 10, 6: 10}
+    given = {"sets": rows, "rows": rows, "compacted": (Compacted(4, "a", covers, (3, 4)),)}
+    five, six = kept(5, -3, 4, 5), kept(6, 1, 2, 3, 4, 5, 6)
+    policy = RetentionPolicy(retained=9, max_lineage=2, free_dead=0)
+    wanted = Compacted(5, "a", compacted_id(3, 5), (4, 5))
+    assert Compact(wanted) in planned(five, policy=policy, **given)
+    made = [a.fact for a in planned(five, six, policy=policy, **given) if isinstance(a, Compact)]
+    assert wanted not in made
+    read = lineage_of("a", six.lineages["a"], (*given["compacted"], *made))
+    assert {*read} <= {*rows, *(fact.set_id for fact in made)}
