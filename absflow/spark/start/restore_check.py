@@ -16,6 +16,7 @@ from absflow.protocol.recovery.attempts import Restore
 from absflow.sinks import SinkCut, SinkRestore
 from absflow.spark.model import JobSpec
 from absflow.spark.sources.positions import copies_since, unreadable
+from absflow.spark.start.restore_files import missing_files
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
@@ -48,6 +49,7 @@ def plan_restore(root: StorageRoot, job: JobSpec, start: Restore) -> RestorePlan
     sinks = {name: _plan_sink(spark, job, name, found, fork) for name in job.sinks}
     problems = [*matched.problems, *(p for sink in sinks.values() for p in sink.problems)]
     problems += [] if fork else _written_by_several(sinks)
+    problems += missing_files(root, found, matched.stages)
     source_logs = {
         source: Layout(found.origin.root).source_log(stage.report.stage, source, found.attempt)
         for stage in found.manifest.stages
