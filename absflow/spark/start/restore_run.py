@@ -10,7 +10,8 @@ that source. The first real batch finds them there, before all rows of its input
 are lower.
 
 Nothing of the checkpoint, of its attempt or of another storage root is changed, but for the sinks
-of the job itself. A kill leaves a half-made attempt, which never runs.
+of the job itself. A kill or an error leaves a half-made attempt, which never runs. As long as no
+sink was put back, the attempt before can still go on.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.stream.chain import restored_pages
 from absflow.storage.root import StorageRoot
 
-__all__ = ["run_restore"]
+__all__ = ["bring_state", "put_sinks_back"]
 
 _LOG = logging.getLogger(__name__)
 _COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
 
 
-def run_restore(
+def bring_state(
     root: StorageRoot, job: JobSpec, plan: RestorePlan, ranges: Mapping[str, Sequence[int]]
 ) -> None:
-    """Give the stages their state and positions, then put the sinks back.
+    """Give the stages their state and positions.
 
     Args:
         root: the job's storage root.
@@ -60,6 +61,14 @@ def run_restore(
     fits = {fit.stage: fit for fit in plan.stages}
     for chain in job.graph.chains:
         _seed(root, job, plan, ranges, [fits[name] for name in chain])
+
+
+def put_sinks_back(root: StorageRoot, job: JobSpec, plan: RestorePlan) -> None:
+    """Put every sink back as planned; again after a kill.
+
+    Raises:
+        StorageError: a table cannot be put back.
+    """
     for name, sink in job.sinks.items():
         note: dict[str, Any] = {
             "job": job.graph.job,
