@@ -68,6 +68,7 @@ def test_every_checkpoint_gives_the_golden_result(spark: SparkSession, root: Pat
         with shuffle_partitions(spark, parts):
             finished = run(spark, root, restore__from=str(checkpoint_id), **shape)
         check(spark, root, finished, FILES)
+        assert not list((root / "job" / "work").rglob("restored"))  # the copy of the state
         rows = completed(spark, root / "job")
         first = next(r for r in rows if r["checkpoint_id"] > checkpoint_id and r["attempt"] > 1)
         assert first["checkpoint_id"] > max(ids)

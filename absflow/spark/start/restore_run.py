@@ -3,11 +3,12 @@
 The state goes from the state histories through pages in files into batch 0 of each query. That
 batch reads nothing else, for empty directories stand in the place of the inputs. Then the line of
 each root input in ``offsets/0`` is replaced by its position in the checkpoint, so batch 1, with the
-real inputs, begins behind the cut. Spark compares the number of a query's sources with its offset
-log, not what they are; so the source of the restored pages stays the last of them for as long as
-the attempt lives. Rows that the checkpoint has overtaken follow as DATA pages in further files of
-that source. The first real batch finds them there, before all rows of its inputs, for their epochs
-are lower.
+real inputs, begins behind the cut. The pages of the state are deleted as soon as they are in. Spark
+compares the number of a query's sources with its offset log, not what they are; so their source
+stays for as long as the attempt lives, and reads another directory: an empty one, or that of the
+rows that the checkpoint has overtaken, as DATA pages. The first real batch finds these there,
+before all rows of its inputs, for their epochs are lower
+(:mod:`absflow.spark.batch.restored_rows`).
 
 Nothing of the checkpoint, of its attempt or of another storage root is changed, but for the sinks
 of the job itself. A kill or an error leaves a half-made attempt, which never runs. As long as no
@@ -17,8 +18,9 @@ sink was put back, the attempt before can still go on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote, unquote
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -28,8 +30,10 @@ from absflow.columnar.spec import StageSpec
 from absflow.errors import RestoreError
 from absflow.protocol.recovery.matching import StageFit
 from absflow.spark.batch.query import set_alignments, start_query
-from absflow.spark.model import JobSpec, query_name, source_index
+from absflow.spark.model import JobSpec, query_name, restored_index, source_index
+from absflow.spark.sources import file_log
 from absflow.spark.sources.delta import begins_in_batch_2
+from absflow.spark.sources.file_log import FileEntry
 from absflow.spark.sources.positions import SourceLogs
 from absflow.spark.start.restore_input import bring_in_flight, state_pages
 from absflow.spark.start.restore_plan import RestorePlan
@@ -120,7 +124,30 @@ def _seed(
         for name, state in fit.in_flight:
             spec = job.graph.stages[fit.stage]
             bring_in_flight(root, plan, spec, name, state)
+    _forget_pages(root, plan.attempt, specs, {fit.stage for fit in fits if fit.in_flight})
     _set_positions(root, plan, specs[0])
+
+
+def _forget_pages(
+    root: StorageRoot, attempt: int, specs: Sequence[StageSpec], in_flight: Collection[str]
+) -> None:
+    """Delete the pages of the state, and let their sources go on with what they read from now on.
+
+    When it starts, Spark asks a source once more for the files of the batch done last. It refuses
+    files from outside of the source's directory, so its list names that directory instead.
+    """
+    files, layout = root.files, root.layout
+    sources = f"{layout.spark_checkpoint(specs[0].name, attempt)}/sources"
+    for place, spec in enumerate(specs, restored_index(specs[0])):
+        path, log = layout.restored(spec.name, attempt), f"{sources}/{place}/0"
+        read = file_log.parse(files.read(log) or "")
+        below = f"{path.removeprefix(layout.root)}/"
+        if not all(below in unquote(entry.path) for entry in read):
+            raise RestoreError(f"{log!r} names other files than those in {path!r}: {read}")
+        follows = layout.in_flight(spec.name, attempt)
+        follows = follows if spec.name in in_flight else layout.nothing(attempt)
+        files.write(log, file_log.text([FileEntry(quote(follows, safe="/:="), 0, 0)]))
+        files.delete(path)
 
 
 def _set_positions(root: StorageRoot, plan: RestorePlan, spec: StageSpec) -> None:
