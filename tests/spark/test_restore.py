@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -306,8 +307,8 @@ def test_a_restore_is_refused_before_anything_is_changed(spark: SparkSession, ro
     assert problems(spark, root, newest) == ()
 
 
-def test_rows_in_flight_that_are_gone_are_named(spark: SparkSession, root: Path) -> None:
-    """A file of the channel, the file that a reader was in, or the epochs."""
+def test_rows_in_channels_that_are_gone_are_named(spark: SparkSession, root: Path) -> None:
+    """In flight or to be published: a file of the channel, one that it named, its epochs, it."""
     storage = StorageRoot.open(spark, str(root / "job"))
     row = completed(spark, root / "job")[-1]
     found = find_checkpoint(spark, storage.files, storage.layout.root, row["checkpoint_id"])
@@ -315,21 +316,26 @@ def test_rows_in_flight_that_are_gone_are_named(spark: SparkSession, root: Path)
     folder = min(channel.glob("_epoch=*"))
     epoch = int(folder.name.removeprefix("_epoch="))
 
-    def gone(epoch: int, *files: str) -> list[str]:
+    def gone(epoch: int, *files: str, owed: Any = None) -> list[str]:
         state = ChannelState("tally", "left", row["attempt"], "", epoch, 0, files, 5, 0)
         fits = [StageFit("tally", "tally", in_flight=(("left", state),))]
-        return missing_files(storage, found, fits)
+        return missing_files(storage, found, fits, owed or {})
 
     file = next(folder.glob("*.parquet"))
     assert gone(epoch, f"{folder.name}/{file.name}") == []
-    words = "5 rows in flight from 'left' to stage 'tally'"
+    words = "5 rows in flight from 'left' to stage 'tally' are gone: "
     (problem,) = gone(epoch, "other.parquet")
-    assert f"{words}: 1 files of the channel are gone, 'other.parquet' first; " in problem
-    with away(file):
-        (problem,) = gone(epoch)
-    assert f"{words}: 1 files of the channel are gone, 'file:{file}' first; " in problem
+    assert f"{words}1 files are not in the channel any more, 'other.parquet' first; " in problem
     (problem,) = gone(found.cut + 1)
-    assert f"{words} are gone: channel" in problem
+    assert f"{words}'file:{channel}' has no epoch from {found.cut + 1} to " in problem
+    owed = {"out": ("left", epoch - 1)}
+    assert gone(epoch, owed=owed) == []
+    with away(file):
+        flying, unpublished = gone(epoch, owed=owed)
+    assert f"{words}1 files of the channel, 'file:{file}' first; " in flying
+    assert f"rows that sink 'out' has yet to publish, up to checkpoint {found.cut}," in unpublished
+    (problem,) = gone(epoch, owed={"out": ("renamed", 0)})
+    assert "are gone: could not read table" in problem
 
 
 def test_a_sink_that_cannot_go_back_is_named(spark: SparkSession, root: Path) -> None:

@@ -267,20 +267,15 @@ def _make_ready(
 
 
 def _published(root: StorageRoot, job: JobSpec, decision: StartDecision) -> dict[str, int]:
-    """The newest checkpoint that each on-checkpoint sink holds when a new attempt begins.
-
-    A sink that the job has not written to gets the rows after the checkpoint only.
-    """
+    """The newest checkpoint that each on-checkpoint sink holds when a new attempt begins."""
     restore = decision.restore
     if restore is None:
         return dict.fromkeys(job.graph.published, 0)
     held: dict[str, int] = {}
     for name in job.graph.published:
-        before = restore.sinks[name]
+        # Looked up behind the claim, after which no older driver publishes.
         noted = published_by(root.files, root.layout, restore.taken_in, name)
-        known = (before.published, noted, restore.published.get(name))
-        last = next((n for n in known if n is not None), restore.cut)
-        held[name] = restore.cut if before.new else min(last, restore.cut)
+        held[name] = restore.held(name, noted)
     return held
 
 

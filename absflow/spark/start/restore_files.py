@@ -1,8 +1,8 @@
-"""Whether the files of the state and of the rows in flight are still there; none is opened.
+"""Whether the files of the state and of rows in channels are still there; none is opened.
 
 The newest version of a table names its files, in its log. One that is gone was deleted by hand, or
 by a VACUUM that keeps nothing; a set without a file was deleted by a command. A look
-costs a read of each table's log, and a listing for each set of a lineage and each epoch in flight.
+costs a read of each table's log, and a listing for each set of a lineage and each epoch.
 """
 
 from __future__ import annotations
@@ -36,13 +36,20 @@ class _Gone:
     channel: tuple[str, int] | None = None
 
 
-def missing_files(root: StorageRoot, found: FoundCheckpoint, fits: Sequence[StageFit]) -> list[str]:
+def missing_files(
+    root: StorageRoot,
+    found: FoundCheckpoint,
+    fits: Sequence[StageFit],
+    owed: Mapping[str, tuple[str, int]],
+) -> list[str]:
     """What is gone, in words, each with a checkpoint that does without it.
 
     Args:
         root: the job's own storage root.
         found: the checkpoint.
         fits: how each stage gets its state from it.
+        owed: of each on-checkpoint sink that has yet to publish rows before the cut, its stage and
+            the newest checkpoint that it holds.
     """
     look = _Look(root, Layout(found.origin.root))
     gone = [
@@ -51,7 +58,12 @@ def missing_files(root: StorageRoot, found: FoundCheckpoint, fits: Sequence[Stag
             each
             for fit in fits
             for _, state in fit.in_flight
-            for each in look.channel(fit.stage, state, found.cut)
+            for each in look.in_flight(fit.stage, state, found.cut)
+        ),
+        *(
+            each
+            for sink, (stage, held) in owed.items()
+            for each in look.unpublished(sink, (stage, found.attempt), held, found.cut)
         ),
     ]
     if not gone:
@@ -124,29 +136,42 @@ class _Look:
             ),
         ]
 
-    def channel(self, stage: str, state: ChannelState, cut: int) -> list[_Gone]:
+    def in_flight(self, stage: str, state: ChannelState, cut: int) -> list[_Gone]:
         """What is gone of the rows in flight from one channel; their epochs go up to ``cut``."""
         title = f"{state.rows} rows in flight from {state.input!r} to stage {stage!r}"
         channel = (state.input, state.attempt)
-        table = self._layout.channel(*channel)
-        try:
-            files = self._files(table, F.col("_epoch").between(state.epoch, cut))
-        except StorageError as error:
-            return [_Gone(f"{title} are gone: {error}", channel=channel)]
+        gone, files = self._channel(title, channel, state.epoch, cut)
         names = {path.rpartition("/")[2] for path in files}
         unnamed = [p for p in state.files if p.rpartition("/")[2] not in names]
-        missing = [*unnamed, *self._root.files.missing(files)]
+        if gone:
+            return gone
         if not files:
-            return [
-                _Gone(
-                    f"{title} are gone: channel {table!r} has no epoch from {state.epoch} to {cut}",
-                    channel=channel,
-                )
-            ]
-        if not missing:
+            words = f"{self._layout.channel(*channel)!r} has no epoch from {state.epoch} to {cut}"
+        elif unnamed:
+            words = f"{len(unnamed)} files are not in the channel any more, {unnamed[0]!r} first"
+        else:
             return []
-        words = f"{title}: {len(missing)} files of the channel are gone, {missing[0]!r} first"
-        return [_Gone(words, channel=channel)]
+        return [_Gone(f"{title} are gone: {words}", channel=channel)]
+
+    def unpublished(self, sink: str, channel: tuple[str, int], held: int, cut: int) -> list[_Gone]:
+        """What is gone of the rows that a sink has yet to publish: of epochs behind ``held``."""
+        title = f"rows that sink {sink!r} has yet to publish, up to checkpoint {cut},"
+        return self._channel(title, channel, held + 1, cut)[0]
+
+    def _channel(
+        self, title: str, channel: tuple[str, int], first: int, last: int
+    ) -> tuple[list[_Gone], list[str]]:
+        """What is gone of some epochs of a channel, and the files that it has of them."""
+        table = self._layout.channel(*channel)
+        try:
+            files = self._files(table, F.col("_epoch").between(first, last))
+        except StorageError as error:
+            return [_Gone(f"{title} are gone: {error}", channel=channel)], []
+        missing = self._root.files.missing(files)
+        if not missing:
+            return [], files
+        words = f"{len(missing)} files of the channel, {missing[0]!r} first"
+        return [_Gone(f"{title} are gone: {words}", channel=channel)], files
 
     def _files(self, table: str, where: Column) -> list[str]:
         """The files of a table, by its log alone.

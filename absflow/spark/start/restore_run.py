@@ -139,14 +139,18 @@ def _forget_pages(
     files, layout = root.files, root.layout
     sources = f"{layout.spark_checkpoint(specs[0].name, attempt)}/sources"
     for place, spec in enumerate(specs, restored_index(specs[0])):
-        path, log = layout.restored(spec.name, attempt), f"{sources}/{place}/0"
-        read = file_log.parse(files.read(log) or "")
+        path = layout.restored(spec.name, attempt)
         below = f"{path.removeprefix(layout.root)}/"
-        if not all(below in unquote(entry.path) for entry in read):
-            raise RestoreError(f"{log!r} names other files than those in {path!r}: {read}")
+        log = f"{sources}/{place}"
+        names = files.names(log)  # of batch 0: one file, perhaps compacted already
+        read = [e for name in names for e in file_log.parse(files.read(f"{log}/{name}") or "")]
+        if not read or not all(below in unquote(entry.path) for entry in read):
+            raise RestoreError(f"{log!r} does not name the files in {path!r}: {read}")
         follows = layout.in_flight(spec.name, attempt)
         follows = follows if spec.name in in_flight else layout.nothing(attempt)
-        files.write(log, file_log.text([FileEntry(quote(follows, safe="/:="), 0, 0)]))
+        text = file_log.text([FileEntry(quote(follows, safe="/:="), 0, 0)])
+        for name in names:
+            files.write(f"{log}/{name}", text)
         files.delete(path)
 
 
