@@ -40,7 +40,7 @@ class Files:
         self._context = jvm.org.apache.hadoop.fs.FileContext
         self._io = jvm.org.apache.commons.io.IOUtils
         self._paths_of = jvm.org.apache.hadoop.fs.FileUtil.stat2Paths
-        self._join = jvm.org.apache.commons.lang3.StringUtils.join
+        self._text_of = jvm.org.apache.commons.lang3.ArrayUtils.toString
         self._gateway: Any = spark.sparkContext._gateway
         self._conf = spark._jsparkSession.sessionState().newHadoopConf()
         # An instance of our own: the cached one is Spark's, too.
@@ -102,9 +102,12 @@ class Files:
         """The names in a directory, sorted, but for hidden ones; empty if there is none."""
         try:
             there = self._fs(path).listStatus(self._path(path))
-            # As one string: each look at an element of the JVM's would be a call of its own.
-            paths = str(self._join(self._paths_of(there), "\n")).split("\n")
-            names = (path.rpartition("/")[2] for path in paths if path)
+            if not len(there):
+                return []
+            # All as one text, "{a,b}": to look at each in the JVM would be three calls for each.
+            text = str(self._text_of(self._paths_of(there)))
+            parent = f"{there[0].getPath().getParent().toString()}/"
+            names = text[1:-1].removeprefix(parent).split(f",{parent}")
             return sorted(name for name in names if not name.startswith("."))
         except Py4JJavaError as error:
             if _class_of(error).endswith("FileNotFoundException"):
