@@ -153,14 +153,16 @@ def test_what_a_failed_restore_has_left_is_nobodys():
     """The attempt before is the current one, so retention spares its things and takes the rest."""
     made = memory(facts=[completed(5, 2, {"a": 4, "b": 3})])
     started = {"attempt": 3, "incarnation": 3, "restored_from": f"{ROOT}#5"}
-    graph = made.tables[LAYOUT.attempts][1]["details"]
+    graph = made.tables[LAYOUT.attempts][1]["details"].replace("a.2", "a.3")
     made.tables[LAYOUT.attempts] += [
         {**started, "kind": "STARTED", "details": graph},
         {**started, "kind": "FAILED", "details": "{}"},
     ]
     left = (LAYOUT.work(3), LAYOUT.positions_of(3), LAYOUT.channel("a", 3))
     made.files |= dict.fromkeys((f"{path}/x" for path in left), "")
-    there = gather(made, LAYOUT, {"out": "a"}).inventory
+    found = gather(made, LAYOUT, {"out": "a"})
+    assert found.stages.newest["a"].table == "a.2"
+    there = found.inventory
     assert (there.attempt, there.attempts, there.ready) == (2, {1: 0, 2: 3}, True)
     assert there.channels[1].committed == 5
     actions = plan(there, RetentionPolicy(retained=3))

@@ -186,7 +186,8 @@ def _failure_recorded(claim: Claim, decision: StartDecision) -> Iterator[None]:
     except Exception as error:
         if isinstance(decision.start, Restore):
             try:
-                claim.record(decision.attempt, AttemptFact.FAILED, {"error": str(error)})
+                said = str(error).partition("\n\tat ")[0]  # of a Java error, without its stack
+                claim.record(decision.attempt, AttemptFact.FAILED, {"error": said})
             except AbsflowError:
                 _LOG.exception("that the restore has failed could not be recorded")
         raise

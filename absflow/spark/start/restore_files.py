@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from absflow.errors import StorageError
 from absflow.facts.find import FoundCheckpoint
-from absflow.facts.records import compacted_of, deleted_of, manifest_of
-from absflow.protocol.checkpoints import ChannelState, FactKind, Manifest
+from absflow.facts.reading import FactReader
+from absflow.facts.spark_reader import SparkStorageReader
+from absflow.protocol.checkpoints import ChannelState, Manifest
 from absflow.protocol.lineage import shortened
 from absflow.protocol.recovery.matching import StageFit
 from absflow.storage.delta import tables
@@ -194,10 +194,6 @@ def _by_value(paths: Iterable[str], column: str) -> dict[int, list[str]]:
 
 def _manifests(root: StorageRoot, origin: str) -> list[Manifest]:
     """What every checkpoint that is kept needs."""
-    rows: list[Mapping[str, Any]] = list(tables.rows_of(root.spark, Layout(origin).checkpoints))
-    compacted, deleted = compacted_of(rows), deleted_of(rows)
-    return [
-        shortened(manifest_of(row), compacted)
-        for row in rows
-        if row["kind"] == FactKind.COMPLETED and row["checkpoint_id"] not in deleted
-    ]
+    facts = FactReader(SparkStorageReader(root.spark), Layout(origin))
+    known = facts.known(triggers=False)
+    return [shortened(m, known.compacted) for m in facts.manifests(known.there).values()]
