@@ -7,8 +7,8 @@ version of its table then lies exactly at the cut of a checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
@@ -17,7 +17,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.errors import GraphError
 from absflow.storage.delta import tables, transactions
-from absflow.storage.delta.log import Commit, log_file, parse_commit
+from absflow.storage.delta.log import Commit
+from absflow.storage.delta.log_back import LogBack, what_is_gone
 from absflow.storage.delta.names import unfit
 from absflow.storage.files import Files
 
@@ -263,11 +264,18 @@ class DeltaSink:
         return place, tables.found_version(files, place)
 
     def plan_restore(self, spark: SparkSession, cut: SinkCut) -> SinkRestore:
-        """Find the version to go back to; what would be undone must be the job's own."""
+        """Find the version to go back to; what would be undone must be the job's own.
+
+        And the files of that version must be there.
+        """
         place, now = self.position(spark)
         if now is None:
             return SinkRestore(place, problems=(f"sink table {place!r} is gone",))
-        return put_back(place, _back_from(Files(spark), place, now), cut)
+        log = LogBack(Files(spark), place, now)
+        planned = put_back(place, log.commits(), cut)
+        if planned.then is None or planned.problems:
+            return planned
+        return replace(planned, problems=tuple(what_is_gone(spark, log, planned.then)))
 
     def restore(self, spark: SparkSession, planned: SinkRestore, note: Mapping[str, Any]) -> None:
         """Restore the table to the version at the cut, in one commit."""
@@ -331,13 +339,6 @@ def _unknown(place: str, version: int, cut: SinkCut) -> str:
         f"no commit of sink table {place!r} is of attempt {cut.attempt} of job {cut.job!r}: the "
         "table was replaced; use another path, or bring it back"
     )
-
-
-def _back_from(files: Files, place: str, version: int) -> Iterator[Commit]:
-    """The commits of a table from ``version`` back, as far as its log goes."""
-    while version >= 0 and (text := files.read(log_file(place, version))) is not None:
-        yield parse_commit(version, text)
-        version -= 1
 
 
 @dataclass(frozen=True, slots=True)

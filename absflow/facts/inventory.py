@@ -161,14 +161,18 @@ def _own(known: Known, current: int) -> set[int]:
 
 
 def _attempts(root: str, started: Iterable[Row]) -> list[attempts.Attempt]:
-    """The attempts by number; there is at least one."""
-    attempts = records.attempts_of(started)
-    if not attempts:
+    """The attempts by number, up to the current one.
+
+    Later ones are restores that failed: what they have left is nobody's.
+    """
+    known = records.attempts_of(started)
+    current = attempts.current(known)
+    if current is None:
         raise NotFoundError(
             f"no attempt of a job was ever started under {root!r}, so whatever is there is what "
             "one will begin with; start the job first"
         )
-    return attempts
+    return [a for a in known if a.attempt <= current.attempt]
 
 
 def _is_start_of(row: Row, attempt: int) -> bool:

@@ -54,14 +54,16 @@ def written_savepoints(rows: Iterable[Mapping[str, Any]]) -> dict[int, WrittenSa
 def attempts_of(rows: Iterable[Mapping[str, Any]]) -> list[Attempt]:
     """The attempts in rows of the ``attempts`` table, by number."""
     rows = list(rows)
-    ready = {row["attempt"] for row in rows if row["kind"] == AttemptFact.READY}
+    facts = {(row["attempt"], row["kind"]) for row in rows}
     started = [row for row in rows if row["kind"] == AttemptFact.STARTED]
     return [
         Attempt(
             row["attempt"],
             _origin(row["restored_from"]),
-            row["attempt"] in ready,
+            (row["attempt"], AttemptFact.READY.value) in facts,
             row["incarnation"],
+            (row["attempt"], AttemptFact.RESTORED.value) in facts,
+            (row["attempt"], AttemptFact.FAILED.value) in facts,
         )
         for row in sorted(started, key=lambda row: int(row["attempt"]))
     ]

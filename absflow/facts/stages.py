@@ -73,15 +73,19 @@ def stages_of(rows: Iterable[Mapping[str, Any]]) -> Stages:
     """The stages of a job.
 
     Args:
-        rows: of ``attempts``, in any order; others than STARTED and WRITTEN ones do not count.
+        rows: of ``attempts``, in any order; STARTED, READY and WRITTEN ones count.
 
     >>> text = '{"legs": {"key": [["tailnum", "string"]], "state": [], "table": "legs.2"}}'
     >>> stages_of([{"kind": "STARTED", "attempt": 2, "incarnation": 5, "details": text}]).newest
     {'legs': StageColumns(stage='legs', key=('tailnum',), state=(), table='legs.2')}
     """
-    # What an attempt says of a stage goes before what a written savepoint says.
+    rows = list(rows)
+    ready = {row["attempt"] for row in rows if row["kind"] == AttemptFact.READY}
+    # What an attempt says of a stage goes before what a written savepoint says, and both before an
+    # attempt that was never ready, for that has written nothing: its restore may have failed.
     described = [
         (
+            row["attempt"] in ready,
             (row["attempt"], 0 if row["kind"] == AttemptFact.STARTED else row["incarnation"]),
             row["details"],
         )
@@ -99,7 +103,7 @@ def stages_of(rows: Iterable[Mapping[str, Any]]) -> Stages:
                 )
                 for name, described in json.loads(text).items()
             }
-            for taken_by, text in sorted(described)
+            for _, taken_by, text in sorted(described)
         }
     )
 

@@ -90,12 +90,14 @@ class AttemptFact(str, Enum):
     """The facts of the ``attempts`` table.
 
     STARTED opens an attempt and describes its stages; DRIVER is a later driver that goes on with
-    it; READY says that all it needs is there; ENDED and FAILED say how a driver ended. WRITTEN is
+    it; RESTORED says that the state of a restored one is in, and comes before its sinks are put
+    back; READY says that all it needs is there; ENDED and FAILED say how a driver ended. WRITTEN is
     of no attempt: :mod:`absflow.protocol.recovery.savepoint_writer`.
     """
 
     STARTED = "STARTED"
     DRIVER = "DRIVER"
+    RESTORED = "RESTORED"
     READY = "READY"
     ENDED = "ENDED"
     FAILED = "FAILED"

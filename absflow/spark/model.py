@@ -12,7 +12,7 @@ from absflow.graph.nodes import Graph
 from absflow.settings.reading import Settings
 from absflow.sinks import Sink
 
-__all__ = ["ControlStart", "JobSpec", "query_name", "source_index"]
+__all__ = ["ControlStart", "JobSpec", "query_name", "restored_index", "source_index"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,11 @@ class ControlStart:
 def source_index(spec: StageSpec, name: str) -> int:
     """The place of an input of a chain's first stage among its query's sources."""
     return spec.order(name)
+
+
+def restored_index(first: StageSpec) -> int:
+    """The place of the first source of restored pages, behind all others of a chain's query."""
+    return len(first.inputs) + any(given.root for given in first.inputs) + 1
 
 
 def query_name(job: str, chain: Sequence[str]) -> str:

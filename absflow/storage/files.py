@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -11,6 +13,11 @@ from pyspark.sql import SparkSession
 from absflow.errors import StorageError
 
 __all__ = ["Files"]
+
+# So many files of one directory are asked for one by one; of more the directory is listed.
+_FEW = 16
+# Directories that are looked into at a time.
+_AT_ONCE = 8
 
 
 class Files:
@@ -32,6 +39,8 @@ class Files:
         self._rename = jvm.org.apache.hadoop.fs.Options.Rename
         self._context = jvm.org.apache.hadoop.fs.FileContext
         self._io = jvm.org.apache.commons.io.IOUtils
+        self._paths_of = jvm.org.apache.hadoop.fs.FileUtil.stat2Paths
+        self._text_of = jvm.org.apache.commons.lang3.ArrayUtils.toString
         self._gateway: Any = spark.sparkContext._gateway
         self._conf = spark._jsparkSession.sessionState().newHadoopConf()
         # An instance of our own: the cached one is Spark's, too.
@@ -93,12 +102,36 @@ class Files:
         """The names in a directory, sorted, but for hidden ones; empty if there is none."""
         try:
             there = self._fs(path).listStatus(self._path(path))
-            names = (status.getPath().getName() for status in there)
+            if not len(there):
+                return []
+            # All as one text, "{a,b}": to look at each in the JVM would be three calls for each.
+            text = str(self._text_of(self._paths_of(there)))
+            parent = f"{there[0].getPath().getParent().toString()}/"
+            names = text[1:-1].removeprefix(parent).split(f",{parent}")
             return sorted(name for name in names if not name.startswith("."))
         except Py4JJavaError as error:
             if _class_of(error).endswith("FileNotFoundException"):
                 return []
             raise _storage_error("list", path, error) from error
+
+    def missing(self, paths: Iterable[str]) -> list[str]:
+        """Those of these files that are not there, directory by directory.
+
+        A directory of many is listed, which is a few calls for any number of files.
+        """
+        wanted: dict[str, list[str]] = {}
+        for path in paths:
+            wanted.setdefault(path.rpartition("/")[0], []).append(path)
+
+        def gone(folder: str) -> list[str]:
+            due = wanted[folder]
+            if len(due) <= _FEW:
+                return [path for path in due if not self.exists(path)]
+            there = set(self.names(folder))
+            return [path for path in due if path.rpartition("/")[2] not in there]
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return [path for found in pool.map(gone, wanted) for path in found]
 
     def delete(self, path: str) -> None:
         """Delete a file or a directory with all in it; nothing happens if there is none."""

@@ -114,11 +114,15 @@ class Layout:
         return f"{self.root}/work/attempt={attempt}"
 
     def restored(self, stage: str, attempt: int) -> str:
-        """Directory: the state that the attempt begins with, as pages."""
+        """Directory: the state that the attempt begins with, as pages, until it is in."""
         return f"{self.root}/work/attempt={attempt}/{stage}/restored"
 
+    def in_flight(self, stage: str, attempt: int) -> str:
+        """Directory: rows in flight that the attempt begins with, until they have been read."""
+        return f"{self.root}/work/attempt={attempt}/{stage}/in-flight"
+
     def nothing(self, attempt: int) -> str:
-        """Directory: empty for ever, what inputs read while an attempt gets its state."""
+        """Directory: empty for ever; what there is nothing to read from any more, or not yet."""
         return f"{self.root}/work/attempt={attempt}/nothing"
 
     def source_log(self, stage: str, source: str, attempt: int) -> str:

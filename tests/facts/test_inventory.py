@@ -10,8 +10,17 @@ from absflow.cli.storage import expression
 from absflow.errors import NotFoundError
 from absflow.facts.columns import ATTEMPTS, BARRIERS, CHECKPOINTS
 from absflow.facts.inventory import gather
-from absflow.protocol.retention.inventory import Channel, InFlight, Pending, Sink
-from absflow.protocol.retention.plan import needed
+from absflow.protocol.retention.inventory import (
+    Channel,
+    DropChannels,
+    DropPositions,
+    DropWorkingDirectory,
+    InFlight,
+    Pending,
+    RetentionPolicy,
+    Sink,
+)
+from absflow.protocol.retention.plan import needed, plan
 from absflow.storage.layout import Layout
 
 ROOT = "/job"
@@ -144,6 +153,29 @@ def test_sets_and_directories_are_what_lies_there():
     assert there.completed[0].keys == {"a": 7, "b": 7}
     assert (there.attempts, there.ready) == ({1: 0, 2: 3}, True)
     assert (there.working, there.positions) == ({1, 2}, {1, 2})
+
+
+def test_what_a_failed_restore_has_left_is_nobodys():
+    """The attempt before is the current one, so retention spares its things and takes the rest."""
+    made = memory(facts=[completed(5, 2, {"a": 4, "b": 3})])
+    started = {"attempt": 3, "incarnation": 3, "restored_from": f"{ROOT}#5"}
+    graph = made.tables[LAYOUT.attempts][1]["details"].replace("a.2", "a.3")
+    made.tables[LAYOUT.attempts] += [
+        {**started, "kind": "STARTED", "details": graph},
+        {**started, "kind": "FAILED", "details": "{}"},
+    ]
+    left = (LAYOUT.work(3), LAYOUT.positions_of(3), LAYOUT.channel("a", 3))
+    made.files |= dict.fromkeys((f"{path}/x" for path in left), "")
+    found = gather(made, LAYOUT, {"out": "a"})
+    assert found.stages.newest["a"].table == "a.2"
+    there = found.inventory
+    assert (there.attempt, there.attempts, there.ready) == (2, {1: 0, 2: 3}, True)
+    assert there.channels[1].committed == 5
+    actions = plan(there, RetentionPolicy(retained=3))
+    assert DropWorkingDirectory(3) in actions
+    assert DropPositions(3) in actions
+    assert DropChannels(3) in actions
+    assert DropWorkingDirectory(2) not in actions
 
 
 def test_an_epoch_is_behind_a_stage_once_its_batch_is_committed():

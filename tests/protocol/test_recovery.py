@@ -27,8 +27,17 @@ ROOT, OTHER = "file:/data/job", "file:/data/other"
 
 # -- a job's life: starts, kills, checkpoints ---------------------------------------------------
 
-# Where a start is killed: before its STARTED fact, before its READY fact, later.
-KILLS = ("unstarted", "unready", "ready")
+# How a start ends: killed before its STARTED fact; killed, or failed with an error, before any sink
+# was put back; killed, or failed, behind that; ready.
+ENDS = ("unstarted", "killed", "failed", "killed late", "failed late", "ready")
+# The facts that it has written by then.
+WRITTEN = {
+    "killed": ("STARTED",),
+    "failed": ("STARTED", "FAILED"),
+    "killed late": ("STARTED", "RESTORED"),
+    "failed late": ("STARTED", "RESTORED", "FAILED"),
+    "ready": ("STARTED", "RESTORED", "READY"),
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,8 @@ class Life:
         past_of: those that lay behind it when each checkpoint completed, itself the first.
         runs: its attempt; 0 before the first.
         wanted: what will lie behind it once the attempt that was begun last is ready; None if it
-            is, or if there is none.
+            is, if there is none, or if it is over and the one that ran goes on.
+        touched: a sink may have been put back since it ran.
         by_writer: the savepoint that was written since the job last did anything; 0 if none was.
         clock: counts the drivers.
     """
@@ -53,6 +63,7 @@ class Life:
     past_of: tuple[tuple[Origin, ...], ...] = ()
     runs: int = 0
     wanted: tuple[Origin, ...] | None = None
+    touched: bool = False
     by_writer: int = 0
     clock: int = 0
 
@@ -92,19 +103,23 @@ class Life:
             clock=self.clock + 1,
         )
 
-    def start(self, target, kill):
-        """A start that asks for ``target`` and comes as far as ``kill``; None if it is refused."""
+    def start(self, target, end):
+        """A start that asks for ``target`` and comes to this end; None if it is refused."""
         decided = decide(self.attempts, target, self.written)
         clock = self.clock + 1
         if isinstance(decided, GoOn):
             assert target is None
-            assert decided.attempt == self.runs == max(a for a, *_ in self.rows)
+            assert decided.attempt == self.runs
+            assert self.wanted is None
+            assert not self.touched  # its output is where it left it
             return self
         numbers = {a for a, *_ in self.rows}
         if isinstance(decided, Begin):
             assert not self.runs
             assert not self.completed
             restored_from, past = None, ()
+            if end not in ("unstarted", "killed", "ready"):
+                return None  # nothing is restored
         else:
             assert decided.attempt not in numbers
             origin = self.meant(decided.target)
@@ -114,20 +129,31 @@ class Life:
             past = self.past_of[origin.checkpoint_id - 1] if origin.root == ROOT else (origin,)
             ready = {a for a, kind, *_ in self.rows if kind == "READY"}
             assert set(decided.discard) == numbers - ready
-        if kill == "unstarted":
+        if end == "unstarted":
             return self
-        rows = self.rows
-        if decided.attempt not in numbers:
-            rows = (*rows, (decided.attempt, "STARTED", restored_from, clock))
-        if kill == "unready":
-            return replace(self, rows=rows, wanted=past, clock=clock)
-        rows = (*rows, (decided.attempt, "READY", None, clock))
+        facts = WRITTEN[end]
+        rows = (
+            *self.rows,
+            *(
+                (decided.attempt, kind, restored_from if kind == "STARTED" else None, clock)
+                for kind in facts
+                if (kind != "STARTED" or decided.attempt not in numbers)
+                and (kind != "RESTORED" or restored_from)
+            ),
+        )
+        if end != "ready":
+            touched = self.touched or "RESTORED" in facts
+            over = "FAILED" in facts and self.runs and not touched
+            return replace(
+                self, rows=rows, wanted=None if over else past, touched=touched, clock=clock
+            )
         return replace(
             self,
             rows=rows,
             past=past,
             runs=decided.attempt,
             wanted=None,
+            touched=False,
             by_writer=0,
             clock=clock,
         )
@@ -175,7 +201,7 @@ def check_life(life):
         behind = [*ids, *([beyond.checkpoint_id] if beyond else [])]
         behind = behind[behind.index(p.checkpoint_id) + 1 :]
         assert p.after == (behind[0] if behind else 0)
-    # Whatever has happened: a start that asks for nothing, and is not killed, has it running.
+    # Whatever has happened: a start that asks for nothing, and ends well, has it running.
     begun = life.start(None, "ready")
     assert decide(begun.attempts, None) == GoOn(begun.runs)
     if life.wanted is not None:
@@ -186,9 +212,9 @@ def check_life(life):
         assert begun.past == (life.past_of[-1] if life.past_of else ())
 
 
-def steps(life):
+def steps(life, ends=ENDS):
     """Every life that this one can become by one thing that happens."""
-    starts = (life.start(target, kill) for target, kill in product(targets(life), KILLS))
+    starts = (life.start(target, end) for target, end in product(targets(life), ends))
     lives = [after for after in starts if after is not None]
     running = bool(life.runs) and life.wanted is None
     if life.rows and not running:
@@ -198,19 +224,25 @@ def steps(life):
     return [*lives, *map(life.write, bases), *([life.complete()] if running else [])]
 
 
-def test_every_short_life_comes_to_an_attempt_that_is_ready():
-    """All sequences of up to six starts, kills, checkpoints and written savepoints."""
+@pytest.mark.parametrize(("length", "ends"), [(5, ENDS), (6, ("unstarted", "killed", "ready"))])
+def test_every_short_life_comes_to_an_attempt_that_is_ready(length, ends):
+    """All sequences of so many starts, kills, errors, checkpoints and written savepoints."""
     seen, front = {Life()}, [Life()]
-    for _ in range(6):
-        front = list(dict.fromkeys(after for life in front for after in steps(life)))
+    for _ in range(length):
+        front = list(dict.fromkeys(after for life in front for after in steps(life, ends)))
         front = [life for life in front if life not in seen]
         seen.update(front)
     for life in seen:
         check_life(life)
     assert len(seen) > 5000
-    assert any(life.runs >= 3 and len(life.completed) >= 3 for life in seen)
+    assert any(life.runs >= 3 and len(life.completed) >= length - 3 for life in seen)
     assert any(len(life.past) == 2 and life.past[1].root == OTHER for life in seen)
     assert any(len(life.past) < len(life.completed) for life in seen)
+    back = [life for life in seen if life.rows and life.rows[-1][1] == "FAILED"]
+    if "failed" in ends:
+        assert any(life.wanted is None for life in back)
+        assert any(life.wanted and life.runs and not life.touched for life in seen)
+        assert any(life.wanted and life.touched for life in back)
 
 
 @settings(max_examples=60)
@@ -235,6 +267,25 @@ def test_a_restore_that_was_never_ready_is_made_again_and_named():
     attempts = [Attempt(1, ready=True), Attempt(2, Origin(OTHER, 4)), Attempt(3, Origin(OTHER, 4))]
     assert decide(attempts, None) == Restore(4, RestoreTarget(OTHER, 4), (2, 3))
     assert decide(attempts, RestoreTarget(None, 9)) == Restore(4, RestoreTarget(None, 9), (2, 3))
+
+
+def test_after_a_restore_that_failed_the_attempt_before_goes_on():
+    """Unless a sink was put back since it ran, by whichever restore; a killed one is made again."""
+    ran = Attempt(1, ready=True)
+    begun = Attempt(2, Origin(ROOT, 4))
+    failed = replace(begun, failed=True)
+    again = Restore(3, RestoreTarget(ROOT, 4), (2,))
+    assert decide([ran, begun], None) == again
+    assert decide([ran, failed], None) == GoOn(1)
+    assert decide([ran, failed], RestoreTarget(None, 4)) == Restore(3, RestoreTarget(None, 4), (2,))
+    assert decide([ran, replace(failed, restored=True)], None) == again
+    assert decide([failed], None) == again  # there is none before
+    late = replace(failed, attempt=3)
+    assert decide([ran, begun, late], None) == GoOn(1)
+    touched = replace(begun, restored=True)
+    assert decide([ran, touched, late], None) == Restore(4, RestoreTarget(ROOT, 4), (2, 3))
+    # What was put back before it ran is of its past, and its own end says nothing.
+    assert decide([touched, Attempt(3, ready=True, failed=True)], None) == GoOn(3)
 
 
 def test_a_beginning_with_nothing_is_finished_under_its_own_number():
@@ -272,11 +323,12 @@ def test_attempts_are_read_from_their_facts():
         {"attempt": 1, "kind": "DRIVER", "restored_from": None, "incarnation": 3},
         {"attempt": 1, "kind": "STARTED", "restored_from": None, "incarnation": 1},
         {"attempt": 1, "kind": "FAILED", "restored_from": None, "incarnation": 1},
+        {"attempt": 2, "kind": "RESTORED", "restored_from": None, "incarnation": 4},
         {"attempt": 0, "kind": "WRITTEN", "restored_from": None, "incarnation": 2},
     ]
     assert attempts_of(iter(rows)) == [
-        Attempt(1, None, True, 1),
-        Attempt(2, Origin("s3a://b/a#b", 12), False, 4),
+        Attempt(1, None, True, 1, failed=True),
+        Attempt(2, Origin("s3a://b/a#b", 12), False, 4, restored=True),
     ]
     assert str(attempts_of(rows)[1].origin) == "s3a://b/a#b#12"
 

@@ -24,13 +24,14 @@ from diamond import (
     to_group,
     write_source,
 )
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from reading import assert_same_rows, completed, facts, files_read, stage_of, state_at
 from session import settings, shuffle_partitions
 
 import absflow
 from absflow.cli.reader import Reader
 from absflow.protocol.retention.inventory import DeleteEpochs, RetentionPolicy
+from absflow.spark.batch.micro_batch import ChainBatches
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -204,10 +205,32 @@ def test_a_stage_that_holds_too_much_overtakes(spark: SparkSession, tmp_path: Pa
     assert not any(row["reason"] == "HELD_TOO_MUCH" for row in facts(spark, tmp_path / "job"))
 
 
-def test_rows_in_flight_are_restored_once(spark: SparkSession, root: Path) -> None:
+def let_die(patch: pytest.MonkeyPatch, upto: int) -> None:
+    """Each of the first batches of the slow stage ends with an error once, behind its writes."""
+    real, died = ChainBatches._run, set()
+
+    def dying(self: ChainBatches, frame: DataFrame, batch_id: int) -> None:
+        real(self, frame, batch_id)
+        if self._last.spec.name == "tally" and batch_id <= upto and batch_id not in died:
+            died.add(batch_id)
+            raise OSError(f"batch {batch_id} dies")
+
+    patch.setattr(ChainBatches, "_run", dying)
+
+
+def copies(root: Path) -> list[str]:
+    """The files in which attempts have got what they began with."""
+    work = root / "job" / "work"
+    return [str(p) for name in ("restored", "in-flight") for p in work.rglob(f"{name}/*.parquet")]
+
+
+def test_rows_in_flight_are_restored_once(
+    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In another shape, first as a fork whose edge is direct, then in place over the channel.
 
-    Spark's own checkpoints are gone.
+    Spark's own checkpoints are gone. In the fork each of the first batches runs twice, in place the
+    driver dies in the first one. What was copied for the restore is gone by the end.
     """
     row = max(completed(spark, root / "job"), key=flying)
     number = row["checkpoint_id"]
@@ -220,11 +243,25 @@ def test_rows_in_flight_are_restored_once(spark: SparkSession, root: Path) -> No
     shutil.rmtree(root / "job" / "work")
     fork = root / "fork"
     origin = f"{root / 'job'}#{number}"
-    with shuffle_partitions(spark, 3):
-        run(spark, root, fork, restore__from=origin, key_groups="7", edges="direct")
+    with shuffle_partitions(spark, 3), monkeypatch.context() as patch:
+        let_die(patch, upto=4)
+        shape = {"key_groups": "7", "edges": "direct", "restart__initial_delay": "0s"}
+        run(spark, root, fork, restore__from=origin, **shape)
+    assert copies(fork) == []
     due = expected(root, FILES)
+    read = read_source(root / "a", files_read(row, "left", "a"))["id"]
+    folded = read[~read.isin(in_flight(spark, root, row)["id"])]
+    sink = spark.read.format("delta").load(str(fork / "sink")).toPandas()
+    assert_same_rows(sink, due["sink"][~due["sink"]["id"].isin(folded)], ["id"])
     history = absflow.history(spark, str(fork / "job"))
     assert_same_rows(history.state("tally").toPandas(), due["tally"], ["g"])
     with shuffle_partitions(spark, 3):
-        run(spark, root, restore__from=str(number), key_groups="5")
+        with monkeypatch.context() as patch:
+            let_die(patch, upto=1)
+            dies = pytest.raises(absflow.JobFailedError, match="batch 1 dies")
+            more = {"key_groups": "5", "restart__attempts": "0"}
+            with dies:
+                run(spark, root, restore__from=str(number), **more)
+        run(spark, root, key_groups="5")
     check(spark, root, root / "sink")
+    assert copies(root) == []

@@ -56,7 +56,7 @@ def test_only_files_that_are_yet_to_be_read_must_be_there(
     assert gone(spark, table, within) == []
     vacuum(table)
     (reason,) = gone(spark, table, within)
-    assert "which is yet to be read, is gone (VACUUM)" in reason
+    assert "yet to be read, are gone (VACUUM)" in reason
     assert gone(spark, table, DeltaPosition(of, newest, newest, snapshot=True)) == []
     assert gone(spark, table, DeltaPosition(of, VERSIONS, -1, snapshot=False)) == []
     for index, problems in ((-1, 1), (0, 0)):

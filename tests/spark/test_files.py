@@ -70,6 +70,21 @@ def test_a_local_file_can_be_read_whatever_lies_beside_it(
     assert any_files.read(path) == "another"
 
 
+def test_what_is_missing_is_found(files: Files, tmp_path: Path) -> None:
+    """One by one or by a listing of their directory, whatever their names; also of none."""
+    folder = f"file:{tmp_path}/a b=1%2C,{{x}}"
+    names = [f"part {n},,{{}}, ä=%20" for n in range(40)]
+    for name in names[::2]:
+        files.write(f"{folder}/{name}", "")
+    assert files.names(folder) == sorted(names[::2])
+    paths = [f"{folder}/{name}" for name in names]
+    assert files.missing(paths) == paths[1::2]
+    assert files.missing(paths[:5]) == paths[1:5:2]
+    elsewhere = [f"file:{tmp_path}/nowhere/{n}" for n in range(40)]
+    assert files.missing([*elsewhere, *paths[:3]]) == [*elsewhere, paths[1]]
+    assert files.missing([]) == []
+
+
 def test_what_cannot_be_written_is_told(files: Files, tmp_path: Path) -> None:
     """With the path, and what to do."""
     (tmp_path / "file").write_text("")

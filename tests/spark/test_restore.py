@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pytest
 from chain import chain, check, conf, expected, run
+from deltalake import DeltaTable
 from diamond import OUTPUT, ROWS, STATE, expected_state, read_source, to_group, write_source
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, durable_files, files_read, stage_of
-from session import settings, shuffle_partitions
+from session import settings, shuffle_partitions, spark_conf
 
 import absflow
+from absflow.facts.find import find_checkpoint
+from absflow.protocol.checkpoints import ChannelState
+from absflow.protocol.recovery.matching import StageFit
+from absflow.spark.start.restore_files import missing_files
+from absflow.storage.root import StorageRoot
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -60,6 +69,7 @@ def test_every_checkpoint_gives_the_golden_result(spark: SparkSession, root: Pat
         with shuffle_partitions(spark, parts):
             finished = run(spark, root, restore__from=str(checkpoint_id), **shape)
         check(spark, root, finished, FILES)
+        assert not list((root / "job" / "work").rglob("restored"))  # the copy of the state
         rows = completed(spark, root / "job")
         first = next(r for r in rows if r["checkpoint_id"] > checkpoint_id and r["attempt"] > 1)
         assert first["checkpoint_id"] > max(ids)
@@ -245,3 +255,103 @@ def test_what_does_not_fit_is_refused(spark: SparkSession, root: Path) -> None:
         "if it was renamed, declare that (renamed_from=...), and if its state may go, set "
         "spark.absflow.restore.allow-dropped-state to true",
     ]
+
+
+def problems(spark: SparkSession, root: Path, checkpoint_id: object) -> tuple[str, ...]:
+    """What a plan says against a restore."""
+    with settings(spark, conf(root, restore__from=str(checkpoint_id))):
+        planned = chain(spark, root).plan_restore()
+    assert planned is not None
+    return planned.problems
+
+
+@contextmanager
+def away(path: Path) -> Iterator[None]:
+    """A file, or a directory, that is not there for a while."""
+    path.rename(path.parent / "away")
+    yield
+    (path.parent / "away").rename(path)
+
+
+def test_a_restore_is_refused_before_anything_is_changed(spark: SparkSession, root: Path) -> None:
+    """Files of a set, a whole set, or a table are gone: the plan names them, and what would do."""
+    rows = completed(spark, root / "job")
+    newest = rows[-1]["checkpoint_id"]
+    table = root / "job" / "state" / "left"
+    first, *_, last = stage_of(rows[-1], "left")["lineage"]
+    older = max(r["checkpoint_id"] for r in rows if last not in stage_of(r, "left")["lineage"])
+    assert problems(spark, root, newest) == ()
+    due = r"the state of stage 'left': 1 of \d files of set {} are gone, 'file:.*' first; "
+    with away(next((table / f"set_id={last}").glob("*.parquet"))):
+        before = durable_files(root)
+        with (
+            settings(spark, conf(root, restore__from=str(newest))),
+            pytest.raises(absflow.RestoreError, match=f"nothing was changed: {due.format(last)}"),
+        ):
+            chain(spark, root).start()
+        assert durable_files(root) == before
+        (problem,) = problems(spark, root, newest)
+        assert f"or restore checkpoint {older}, which does not need it" in problem
+        assert problems(spark, root, older) == ()
+    with away(next((table / f"set_id={first}").glob("*.parquet"))):
+        (problem,) = problems(spark, root, newest)
+        assert re.fullmatch(due.format(first) + "bring back what is gone: every other .*", problem)
+    version = DeltaTable(table).version()
+    DeltaTable(table).delete(f"set_id = {last}")
+    (problem,) = problems(spark, root, newest)
+    assert f"state/left' has no set {last}; " in problem
+    DeltaTable(table).restore(version)
+    with away(table):
+        (problem,) = problems(spark, root, newest)
+        assert "the state of stage 'left' is gone: " in problem
+    assert problems(spark, root, newest) == ()
+
+
+def test_rows_in_channels_that_are_gone_are_named(spark: SparkSession, root: Path) -> None:
+    """In flight or to be published: a file of the channel, one that it named, its epochs, it."""
+    storage = StorageRoot.open(spark, str(root / "job"))
+    row = completed(spark, root / "job")[-1]
+    found = find_checkpoint(spark, storage.files, storage.layout.root, row["checkpoint_id"])
+    channel = root / "job" / "channels" / "left" / f"attempt={row['attempt']}"
+    folder = min(channel.glob("_epoch=*"))
+    epoch = int(folder.name.removeprefix("_epoch="))
+
+    def gone(epoch: int, *files: str, owed: Any = None) -> list[str]:
+        state = ChannelState("tally", "left", row["attempt"], "", epoch, 0, files, 5, 0)
+        fits = [StageFit("tally", "tally", in_flight=(("left", state),))]
+        return missing_files(storage, found, fits, owed or {})
+
+    file = next(folder.glob("*.parquet"))
+    assert gone(epoch, f"{folder.name}/{file.name}") == []
+    words = "5 rows in flight from 'left' to stage 'tally' are gone: "
+    (problem,) = gone(epoch, "other.parquet")
+    assert f"{words}1 files are not in the channel any more, 'other.parquet' first; " in problem
+    (problem,) = gone(found.cut + 1)
+    assert f"{words}'file:{channel}' has no epoch from {found.cut + 1} to " in problem
+    owed = {"out": ("left", epoch - 1)}
+    assert gone(epoch, owed=owed) == []
+    with away(file):
+        flying, unpublished = gone(epoch, owed=owed)
+    assert f"{words}1 files of the channel, 'file:{file}' first; " in flying
+    assert f"rows that sink 'out' has yet to publish, up to checkpoint {found.cut}," in unpublished
+    (problem,) = gone(epoch, owed={"out": ("renamed", 0)})
+    assert "are gone: could not read table" in problem
+
+
+def test_a_sink_that_cannot_go_back_is_named(spark: SparkSession, root: Path) -> None:
+    """Delta would not go back so far; the files that it needs went with somebody's VACUUM."""
+    oldest = completed(spark, root / "job")[0]["checkpoint_id"]
+    sink = f"delta.`{root / 'sink'}`"
+    spark.sql(f"OPTIMIZE {sink}")
+    assert problems(spark, root, oldest) == ()
+    retention = "delta.deletedFileRetentionDuration"
+    spark.sql(f"ALTER TABLE {sink} SET TBLPROPERTIES ('{retention}' = 'interval 0 hours')")
+    (problem,) = problems(spark, root, oldest)
+    assert re.search(rf"sink' cannot go back to version \d+: .*; set {retention} and", problem)
+    spark.sql(f"ALTER TABLE {sink} UNSET TBLPROPERTIES ('{retention}')")
+    with spark_conf(spark, {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}):
+        spark.sql(f"VACUUM {sink} RETAIN 0 HOURS")
+    (problem,) = problems(spark, root, oldest)
+    assert re.search(r"sink' cannot go back to version \d+: \d+ of its files are gone", problem)
+    assert re.search(r"taken after version \d+ \(OPTIMIZE, ", problem)
+    assert problems(spark, root, "latest") == ()

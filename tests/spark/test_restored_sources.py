@@ -186,7 +186,7 @@ GONE = {
     "files": r"2 files that were read behind it are gone, 'file:.*\.parquet' first",
     "kafka": r"partition 0 of topic 'every-source' has offsets 18 to 18, wanted \d+",
     "delta": r"table '[^']*/delta' has versions \d+ to 8, wanted \d+",
-    "delta-snapshot": r"file '.*' of '.*/delta-snapshot', which is yet to be read, is gone",
+    "delta-snapshot": r"\d+ files of '.*/delta-snapshot', yet to be read, are gone",
     "rate": r"file:.*/positions/attempt=1/tally/rate/0 is gone, which says when it began",
 }
 

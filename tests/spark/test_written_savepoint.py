@@ -252,7 +252,7 @@ def test_where_no_savepoint_can_be_written(
         raise absflow.StorageError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("absflow.spark.start.attempt.run_restore", failing)
+        patch.setattr("absflow.spark.start.attempt.put_sinks_back", failing)
         with pytest.raises(absflow.StorageError, match="killed"):
             run(spark, tmp_path, restore__from="latest")
     with pytest.raises(absflow.StateError, match=r"attempt 2 under .* was never ready"):

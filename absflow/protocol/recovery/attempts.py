@@ -7,6 +7,12 @@ checkpoint it was restored from; nothing of it runs before its READY fact. So a 
 READY discards what is there and makes the same restore again, as a new attempt, and nothing of an
 attempt that was never ready can be seen (Flink: a restored job is not RUNNING before every task has
 its state).
+
+A restore changes nothing but the sinks, and those last. A RESTORED fact says that the state is in
+and that from here on they are put back; a FAILED fact, that the restore ended with an error. One
+that failed, when no sink was touched, is over: a start that asks for nothing goes on with the
+attempt before. One that was killed is not: nobody has seen it end, and it can still be made. And
+behind a RESTORED fact there is no way back, for the output of the attempt before may be gone.
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ __all__ = [
     "Restore",
     "RestoreTarget",
     "Start",
+    "current",
     "decide",
     "parse_target",
 ]
@@ -55,12 +62,16 @@ class Attempt:
         origin: what it was restored from; None if it began with nothing.
         ready: its READY fact is there.
         incarnation: the driver that opened it.
+        restored: its RESTORED fact is there: sinks may have been put back.
+        failed: a FAILED fact is there; of one that is not ready, its restore ended with an error.
     """
 
     attempt: int
     origin: Origin | None = None
     ready: bool = False
     incarnation: int = 0
+    restored: bool = False
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +133,20 @@ def parse_target(text: str) -> RestoreTarget:
     return RestoreTarget(root, None if last == "latest" else int(last))
 
 
+def current(attempts: Collection[Attempt]) -> Attempt | None:
+    """The attempt that the job is in, ready or still to be made so; None before the first.
+
+    It is the newest, unless that is a restore that failed and no sink has been put back since the
+    newest ready one.
+    """
+    newest = max(attempts, key=lambda a: a.attempt, default=None)
+    ready = max((a for a in attempts if a.ready), key=lambda a: a.attempt, default=None)
+    if newest is None or ready is None or not newest.failed:
+        return newest
+    touched = any(a.restored for a in attempts if a.attempt > ready.attempt)
+    return newest if touched else ready
+
+
 def decide(
     attempts: Sequence[Attempt], target: RestoreTarget | None, written: Collection[int] = ()
 ) -> Start:
@@ -138,10 +163,11 @@ def decide(
     after = newest.attempt + 1 if newest else 1
     if target is not None:
         return Restore(after, target, unready)
-    if newest is None:
+    goes_on = current(attempts)
+    if goes_on is None:
         return Restore(after, RestoreTarget(None, max(written))) if written else Begin()
-    if newest.ready:
-        return GoOn(newest.attempt)
-    if newest.origin is None:
-        return Begin(newest.attempt)
-    return Restore(after, RestoreTarget(newest.origin.root, newest.origin.checkpoint_id), unready)
+    if goes_on.ready:
+        return GoOn(goes_on.attempt)
+    if goes_on.origin is None:
+        return Begin(goes_on.attempt)
+    return Restore(after, RestoreTarget(goes_on.origin.root, goes_on.origin.checkpoint_id), unready)

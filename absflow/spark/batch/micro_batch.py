@@ -34,6 +34,7 @@ from absflow.spark.batch.backpressure import Backpressure
 from absflow.spark.batch.drain import Drain
 from absflow.spark.batch.outcome import BatchTimes, StageOutcome, merge_reports
 from absflow.spark.batch.query import set_alignments
+from absflow.spark.batch.restored_rows import RestoredRows
 from absflow.spark.batch.rows import RowWriter
 from absflow.spark.batch.stage import ChainStage
 from absflow.spark.batch.stops import StoppedError, is_stop
@@ -56,6 +57,7 @@ class ChainBatches:
         files: Files,
         drain: Drain,
         backpressure: Backpressure,
+        restored: RestoredRows | None = None,
     ) -> None:
         """Take up the stages where their last committed batch left them.
 
@@ -66,6 +68,7 @@ class ChainBatches:
             files: reads that log.
             drain: may hold the chain.
             backpressure: may hold it, too.
+            restored: what a restored attempt began with; None for one that began with nothing.
         """
         self._stages = stages
         self._last = stages[-1]
@@ -74,6 +77,7 @@ class ChainBatches:
         self._files = files
         self._drain = drain
         self._backpressure = backpressure
+        self._restored = restored
         self._after_start = True
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -87,6 +91,8 @@ class ChainBatches:
         self._after_start = False
 
     def _run(self, frame: DataFrame, batch_id: int) -> None:
+        if self._restored is not None:
+            self._restored.before(batch_id)
         if self._after_start:
             for stage in self._stages:
                 stage.load(batch_id)

@@ -16,6 +16,7 @@ from absflow.spark.batch.drain import Drain
 from absflow.spark.batch.listener import BatchDone, QueryDied
 from absflow.spark.batch.micro_batch import ChainBatches
 from absflow.spark.batch.query import start_query
+from absflow.spark.batch.restored_rows import RestoredRows
 from absflow.spark.batch.rows import RowWriter
 from absflow.spark.batch.snapshots import SnapshotAppender
 from absflow.spark.batch.stage import ChainStage
@@ -100,6 +101,7 @@ class ChainQuery:
 
     def start(self) -> None:
         """Start it, or start it again."""
+        restored = self._restored_rows()
         pages = chain_pages(
             self._root,
             self._job,
@@ -107,13 +109,13 @@ class ChainQuery:
             self._prepared.attempt,
             self._prepared.control,
             self._prepared.ranges,
-            restored=self._prepared.origin is not None,
+            restored.directories if restored else {},
         )
         self.restart_at_ms = None
         self.silent, self.seen = False, None
         self.started_ms = clock.steady_ms()
         self.query = start_query(
-            pages.writeStream.foreachBatch(self._batches())
+            pages.writeStream.foreachBatch(self._batches(restored))
             .queryName(query_name(self._job.graph.job, self.names))
             .outputMode("append")
             .trigger(processingTime=f"{self._job.settings.trigger_interval_ms} milliseconds")
@@ -137,7 +139,13 @@ class ChainQuery:
         given = self.query._jsq.lastProgress()
         return None if given is None else cast("dict[str, Any]", json.loads(given.json()))
 
-    def _batches(self) -> ChainBatches:
+    def _restored_rows(self) -> RestoredRows | None:
+        if self._prepared.origin is None:
+            return None
+        chain = [self._job.graph.stages[name] for name in self.names]
+        return RestoredRows(self._files, self._prepared.layout, chain, self._prepared.attempt)
+
+    def _batches(self, restored: RestoredRows | None) -> ChainBatches:
         prepared, last = self._prepared, self.names[-1]
         stages = [
             ChainStage(
@@ -166,7 +174,7 @@ class ChainQuery:
             fence=prepared.claim.fence,
         )
         return ChainBatches(
-            stages, rows, self._checkpoint, self._files, self._drain, self._backpressure
+            stages, rows, self._checkpoint, self._files, self._drain, self._backpressure, restored
         )
 
     def stop(self) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -19,7 +18,13 @@ from pyspark.sql import functions as F
 
 from absflow.columnar.spec import StageSpec
 from absflow.errors import StorageError
-from absflow.storage.delta.log import DeltaPosition, actions_of, log_file, newest_version
+from absflow.storage.delta.log import (
+    DeltaPosition,
+    actions_of,
+    file_of,
+    log_file,
+    newest_version,
+)
 from absflow.storage.files import Files
 
 __all__ = ["begins_in_batch_2", "cleaned_up"]
@@ -63,16 +68,10 @@ def cleaned_up(
     if options.get("readchangefeed", "false").lower() != "true":
         skip = options.get("skipchangecommits", "false").lower() == "true"
         wanted += _removed(files, table, range(first, newest + 1), position, skip_changes=skip)
-    for path in wanted:
-        if not files.exists(_file(table, path)):
-            return [f"file {path!r} of {table!r}, which is yet to be read, is gone (VACUUM)"]
-    return []
-
-
-def _file(table: str, path: str) -> str:
-    """A path in a log: relative to the table but for tables that share files; percent-encoded."""
-    decoded = unquote(path)
-    return decoded if ":/" in decoded or decoded.startswith("/") else f"{table}/{decoded}"
+    gone = files.missing(file_of(table, path) for path in wanted)
+    if not gone:
+        return []
+    return [f"{len(gone)} files of {table!r}, yet to be read, are gone (VACUUM), {gone[0]!r} first"]
 
 
 def _removed(

@@ -206,7 +206,7 @@ def _missing_files(files: Files, taken: str, since: Sequence[str], position: str
         return [f"{error} ({taken})"]
     before = {entry.path for entry in entries[taken] if entry.batch_id <= upto}
     later = {e.path: None for each in entries.values() for e in each if e.path not in before}
-    gone = [path for path in map(unquote, later) if not files.exists(path)]
+    gone = files.missing(map(unquote, later))
     if not gone:
         return []
     return [f"{len(gone)} files that were read behind it are gone, {gone[0]!r} first"]

@@ -6,23 +6,27 @@
 4. the sinks are prepared;
 5. the driver's claim: a STARTED fact opens an attempt, a DRIVER fact goes on with one;
 6. tables are created; the first commit to each driver table shuts out older drivers;
-7. a new attempt gets what it needs: its state (:mod:`absflow.spark.start.restore_run`), its sinks
-   put back; then its READY fact;
+7. a new attempt gets what it needs: its state (:mod:`absflow.spark.start.restore_run`), then its
+   RESTORED fact, its sinks put back; then its READY fact;
 8. the coordinator's state is derived from the facts.
 
 What a kill between two of them leaves behind: an attempt that is not ready has run nothing. If it
 began with nothing, the next start does 6 and 7 again. If it was restored, the next start discards
-it and restores again under the next number.
+it and restores again under the next number. An error in 6 or 7 of a restore is noted by a FAILED
+fact; without a RESTORED one the next start goes on with the attempt before, unless it asks for
+something else (:func:`absflow.protocol.recovery.attempts.current`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from absflow.columnar.pages import channel_schema
-from absflow.errors import GraphError
+from absflow.errors import AbsflowError, FencedError, GraphError
 from absflow.facts.claim import Claim, begin_on
 from absflow.facts.lock import hold
 from absflow.facts.published import published_by
@@ -39,7 +43,7 @@ from absflow.settings.reading import Settings
 from absflow.spark.model import ControlStart, JobSpec
 from absflow.spark.start.decision import StartDecision, decide_start
 from absflow.spark.start.ranges import choose_ranges
-from absflow.spark.start.restore_run import run_restore
+from absflow.spark.start.restore_run import bring_state, put_sinks_back
 from absflow.spark.start.row_order import RowOrder, row_order_conf, row_order_now
 from absflow.spark.versions import check_versions
 from absflow.storage import clock, state_history
@@ -48,6 +52,8 @@ from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
 
 __all__ = ["PreparedAttempt", "prepare_attempt", "prepare_sinks"]
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +145,13 @@ def _prepare(
     attempt = decision.attempt
     histories = {name: stage["table"] for name, stage in stages.items()}
     ranges = {name: stage["ranges"] for name, stage in stages.items()}
-    _create_tables(root, job, attempt, histories)
-    facts = claim.tables(attempt)
-    ready = decision.ready
-    if ready is None:
-        ready = _make_ready(root, job, decision, ranges)
-        claim.record(attempt, AttemptFact.READY, ready)
+    with _failure_recorded(claim, decision):
+        _create_tables(root, job, attempt, histories)
+        facts = claim.tables(attempt)
+        ready = decision.ready
+        if ready is None:
+            ready = _make_ready(root, job, decision, ranges, claim)
+            claim.record(attempt, AttemptFact.READY, ready)
     origin = decision.origin
     coordinator, recovered = facts.recover(
         topology(job.graph), _policy(job.settings), clock.steady_ms(), origin, full=ready["full"]
@@ -164,6 +171,26 @@ def _prepare(
         publications=_publications(root, job, decision, ready, facts),
         newest_completed=coordinator.completed_id or (origin.checkpoint_id if origin else 0),
     )
+
+
+@contextmanager
+def _failure_recorded(claim: Claim, decision: StartDecision) -> Iterator[None]:
+    """An error within the block, if it ends a restore, is recorded as the attempt's FAILED fact.
+
+    Not a kill, nor what a person interrupts: the next start makes that restore again.
+    """
+    try:
+        yield
+    except FencedError:
+        raise
+    except Exception as error:
+        if isinstance(decision.start, Restore):
+            try:
+                said = str(error).partition("\n\tat ")[0]  # of a Java error, without its stack
+                claim.record(decision.attempt, AttemptFact.FAILED, {"error": said})
+            except AbsflowError:
+                _LOG.exception("that the restore has failed could not be recorded")
+        raise
 
 
 def _policy(settings: Settings) -> Policy:
@@ -216,6 +243,7 @@ def _make_ready(
     job: JobSpec,
     decision: StartDecision,
     ranges: Mapping[str, Sequence[int]],
+    claim: Claim,
 ) -> dict[str, Any]:
     """What a new attempt needs; the details of its READY fact."""
     # Before the restore: what is written from now on is for this attempt.
@@ -226,7 +254,10 @@ def _make_ready(
     if isinstance(decision.start, Restore) and decision.restore is not None:
         for dead in decision.start.discard:
             root.files.delete(root.layout.work(dead))
-        run_restore(root, job, decision.restore, ranges)
+        bring_state(root, job, decision.restore, ranges)
+        # Before the first of them: behind it the attempt before cannot go on any more.
+        claim.record(decision.attempt, AttemptFact.RESTORED)
+        put_sinks_back(root, job, decision.restore)
     return {
         "control": control,
         "full": decision.restore is not None and decision.restore.full,
@@ -237,20 +268,15 @@ def _make_ready(
 
 
 def _published(root: StorageRoot, job: JobSpec, decision: StartDecision) -> dict[str, int]:
-    """The newest checkpoint that each on-checkpoint sink holds when a new attempt begins.
-
-    A sink that the job has not written to gets the rows after the checkpoint only.
-    """
+    """The newest checkpoint that each on-checkpoint sink holds when a new attempt begins."""
     restore = decision.restore
     if restore is None:
         return dict.fromkeys(job.graph.published, 0)
     held: dict[str, int] = {}
     for name in job.graph.published:
-        before = restore.sinks[name]
+        # Looked up behind the claim, after which no older driver publishes.
         noted = published_by(root.files, root.layout, restore.taken_in, name)
-        known = (before.published, noted, restore.published.get(name))
-        last = next((n for n in known if n is not None), restore.cut)
-        held[name] = restore.cut if before.new else min(last, restore.cut)
+        held[name] = restore.held(name, noted)
     return held
 
 

@@ -20,6 +20,7 @@ from absflow.graph.description import check_unchanged
 from absflow.protocol.checkpoints import AttemptFact
 from absflow.protocol.recovery.attempts import (
     LATEST,
+    GoOn,
     Origin,
     Restore,
     RestoreTarget,
@@ -126,6 +127,8 @@ def decide_start(root: StorageRoot, job: JobSpec) -> StartDecision:
             f"checkpoint {restore.origin} cannot be restored, and nothing was changed: "
             + "; ".join(restore.problems)
         )
+    if isinstance(start, GoOn):
+        _warn_of_failed(rows, start.attempt)
     decision = StartDecision(-1 if found is None else found, rows, start, restore)
     if decision.started is not None:
         check_unchanged(job.graph, decision.started)
@@ -138,6 +141,18 @@ def decide_start(root: StorageRoot, job: JobSpec) -> StartDecision:
         for stage in decision.started.values():
             check_row_order(root.spark, job, stage.get("order", {}))
     return decision
+
+
+def _warn_of_failed(rows: Sequence[Mapping[str, Any]], attempt: int) -> None:
+    for failed in (a.attempt for a in attempts_of(rows) if a.attempt > attempt):
+        details = details_of(rows, failed, AttemptFact.FAILED) or {"error": "not finished"}
+        _LOG.warning(
+            "the restore that attempt %d was begun with has failed before it changed anything, and "
+            "no other is asked for; attempt %d goes on. The error was: %s",
+            failed,
+            attempt,
+            details["error"],
+        )
 
 
 def _start(

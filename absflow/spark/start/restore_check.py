@@ -6,17 +6,20 @@ Changes nothing; what stands against the restore is among the plan's problems.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
 from absflow.facts.deletions import due
 from absflow.facts.find import FoundCheckpoint, find_checkpoint
+from absflow.facts.published import published_by
 from absflow.graph.description import describe
 from absflow.protocol.recovery import matching
 from absflow.protocol.recovery.attempts import Restore
 from absflow.sinks import SinkCut, SinkRestore
 from absflow.spark.model import JobSpec
 from absflow.spark.sources.positions import copies_since, unreadable
+from absflow.spark.start.restore_files import missing_files
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
@@ -36,8 +39,10 @@ def plan_restore(root: StorageRoot, job: JobSpec, start: Restore) -> RestorePlan
     Raises:
         NotFoundError: there is no such checkpoint.
     """
-    spark, files, target = root.spark, root.files, start.target
-    found = find_checkpoint(spark, files, target.root or root.layout.root, target.checkpoint_id)
+    spark, target = root.spark, start.target
+    found = find_checkpoint(
+        spark, root.files, target.root or root.layout.root, target.checkpoint_id
+    )
     fork = found.origin.root != root.layout.root
     upgrades = job.graph.upgrades
     declared = matching.Declared(
@@ -48,7 +53,7 @@ def plan_restore(root: StorageRoot, job: JobSpec, start: Restore) -> RestorePlan
     )
     matched = matching.fit(found.manifest, found.described, describe(job.graph), declared)
     sinks = {name: _plan_sink(spark, job, name, found, fork) for name in job.sinks}
-    problems = _due_to_go(spark, files, found)
+    problems = _due_to_go(spark, root.files, found)
     problems += [*matched.problems, *(p for sink in sinks.values() for p in sink.problems)]
     problems += [] if fork else _written_by_several(sinks)
     source_logs = {
@@ -56,16 +61,7 @@ def plan_restore(root: StorageRoot, job: JobSpec, start: Restore) -> RestorePlan
         for stage in found.manifest.stages
         for source in stage.report.positions
     }
-    for source, position in matched.positions.items():
-        copies = source_logs[source]
-        since = copies_since(files, Layout(found.origin.root), source, found.attempt)
-        gone = unreadable(spark, files, job.frames[source], position, copies, since)
-        problems += [
-            f"source {source!r} cannot go on at {position}: {what}; choose a newer checkpoint, or "
-            "bring back what is gone"
-            for what in gone
-        ]
-    return RestorePlan(
+    plan = RestorePlan(
         origin=found.origin,
         attempt=start.attempt,
         fork=fork,
@@ -79,8 +75,33 @@ def plan_restore(root: StorageRoot, job: JobSpec, start: Restore) -> RestorePlan
         cut=found.cut,
         published=found.published,
         differences=matched.differences,
-        problems=tuple(problems),
     )
+    problems += _unreadable_sources(root, job, plan)
+    problems += missing_files(root, found, matched.stages, _owed(root, job, plan))
+    return replace(plan, problems=tuple(problems))
+
+
+def _unreadable_sources(root: StorageRoot, job: JobSpec, plan: RestorePlan) -> list[str]:
+    problems = []
+    for source, position in plan.positions.items():
+        copies = plan.source_logs[source]
+        since = copies_since(root.files, Layout(plan.origin.root), source, plan.taken_in)
+        gone = unreadable(root.spark, root.files, job.frames[source], position, copies, since)
+        problems += [
+            f"source {source!r} cannot go on at {position}: {what}; choose a newer checkpoint, or "
+            "bring back what is gone"
+            for what in gone
+        ]
+    return problems
+
+
+def _owed(root: StorageRoot, job: JobSpec, plan: RestorePlan) -> dict[str, tuple[str, int]]:
+    """The sinks that have yet to publish rows before the cut: their stages, and what they hold."""
+    held = {
+        name: plan.held(name, published_by(root.files, root.layout, plan.taken_in, name))
+        for name in job.graph.published
+    }
+    return {n: (job.graph.published[n], m) for n, m in held.items() if m < plan.cut}
 
 
 def _due_to_go(spark: SparkSession, files: Files, found: FoundCheckpoint) -> list[str]:

@@ -86,10 +86,10 @@ def bring_in_flight(
             | F.col("_metadata.file_name").isin([path.rpartition("/")[2] for path in state.files])
         )
     )
-    directory = root.layout.restored(spec.name, plan.attempt)
+    directory = root.layout.in_flight(spec.name, plan.attempt)
     data_pages(rows, spec, name, page_bytes).write.mode("append").parquet(directory)
     written = root.spark.read.schema(PAGE_TYPE).parquet(directory)
-    mine = (F.col("kind") == PageKind.DATA.value) & (F.col("input") == name)
+    mine = F.col("input") == name
     count = written.where(mine).agg(F.sum("rows")).collect()[0][0] or 0
     if count != state.rows:
         raise RestoreError(

@@ -56,6 +56,17 @@ class RestorePlan:
         """Whether the next checkpoint must be a full one: it has no sets here to build upon."""
         return self.fork or any(stage.changed for stage in self.stages)
 
+    def held(self, sink: str, noted: int | None) -> int:
+        """The newest checkpoint that an on-checkpoint sink holds once it is put back.
+
+        A sink that the job has not written to gets the rows after the checkpoint only. ``noted`` is
+        what the attempt that took the checkpoint has noted of its publications.
+        """
+        back = self.sinks[sink]
+        known = (back.published, noted, self.published.get(sink))
+        last = next((n for n in known if n is not None), self.cut)
+        return self.cut if back.new else min(last, self.cut)
+
     def document(self) -> dict[str, Any]:
         """The plan as JSON has it; ``absflow restore --plan --json`` prints it.
 

@@ -3,21 +3,24 @@
 The state goes from the state histories through pages in files into batch 0 of each query. That
 batch reads nothing else, for empty directories stand in the place of the inputs. Then the line of
 each root input in ``offsets/0`` is replaced by its position in the checkpoint, so batch 1, with the
-real inputs, begins behind the cut. Spark compares the number of a query's sources with its offset
-log, not what they are; so the source of the restored pages stays the last of them for as long as
-the attempt lives. Rows that the checkpoint has overtaken follow as DATA pages in further files of
-that source. The first real batch finds them there, before all rows of its inputs, for their epochs
-are lower.
+real inputs, begins behind the cut. The pages of the state are deleted as soon as they are in. Spark
+compares the number of a query's sources with its offset log, not what they are; so their source
+stays for as long as the attempt lives, and reads another directory: an empty one, or that of the
+rows that the checkpoint has overtaken, as DATA pages. The first real batch finds these there,
+before all rows of its inputs, for their epochs are lower
+(:mod:`absflow.spark.batch.restored_rows`).
 
 Nothing of the checkpoint, of its attempt or of another storage root is changed, but for the sinks
-of the job itself. A kill leaves a half-made attempt, which never runs.
+of the job itself. A kill or an error leaves a half-made attempt, which never runs. As long as no
+sink was put back, the attempt before can still go on.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote, unquote
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -27,24 +30,26 @@ from absflow.columnar.spec import StageSpec
 from absflow.errors import RestoreError
 from absflow.protocol.recovery.matching import StageFit
 from absflow.spark.batch.query import set_alignments, start_query
-from absflow.spark.model import JobSpec, query_name, source_index
+from absflow.spark.model import JobSpec, query_name, restored_index, source_index
+from absflow.spark.sources import file_log
 from absflow.spark.sources.delta import begins_in_batch_2
+from absflow.spark.sources.file_log import FileEntry
 from absflow.spark.sources.positions import SourceLogs
 from absflow.spark.start.restore_input import bring_in_flight, state_pages
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.stream.chain import restored_pages
 from absflow.storage.root import StorageRoot
 
-__all__ = ["run_restore"]
+__all__ = ["bring_state", "put_sinks_back"]
 
 _LOG = logging.getLogger(__name__)
 _COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
 
 
-def run_restore(
+def bring_state(
     root: StorageRoot, job: JobSpec, plan: RestorePlan, ranges: Mapping[str, Sequence[int]]
 ) -> None:
-    """Give the stages their state and positions, then put the sinks back.
+    """Give the stages their state and positions.
 
     Args:
         root: the job's storage root.
@@ -60,6 +65,14 @@ def run_restore(
     fits = {fit.stage: fit for fit in plan.stages}
     for chain in job.graph.chains:
         _seed(root, job, plan, ranges, [fits[name] for name in chain])
+
+
+def put_sinks_back(root: StorageRoot, job: JobSpec, plan: RestorePlan) -> None:
+    """Put every sink back as planned; again after a kill.
+
+    Raises:
+        StorageError: a table cannot be put back.
+    """
     for name, sink in job.sinks.items():
         note: dict[str, Any] = {
             "job": job.graph.job,
@@ -112,7 +125,34 @@ def _seed(
         for name, state in fit.in_flight:
             spec = job.graph.stages[fit.stage]
             bring_in_flight(root, plan, spec, name, state, page_bytes)
+    _forget_pages(root, plan.attempt, specs, {fit.stage for fit in fits if fit.in_flight})
     _set_positions(root, plan, specs[0])
+
+
+def _forget_pages(
+    root: StorageRoot, attempt: int, specs: Sequence[StageSpec], in_flight: Collection[str]
+) -> None:
+    """Delete the pages of the state, and let their sources go on with what they read from now on.
+
+    When it starts, Spark asks a source once more for the files of the batch done last. It refuses
+    files from outside of the source's directory, so its list names that directory instead.
+    """
+    files, layout = root.files, root.layout
+    sources = f"{layout.spark_checkpoint(specs[0].name, attempt)}/sources"
+    for place, spec in enumerate(specs, restored_index(specs[0])):
+        path = layout.restored(spec.name, attempt)
+        below = f"{path.removeprefix(layout.root)}/"
+        log = f"{sources}/{place}"
+        names = files.names(log)  # of batch 0: one file, perhaps compacted already
+        read = [e for name in names for e in file_log.parse(files.read(f"{log}/{name}") or "")]
+        if not read or not all(below in unquote(entry.path) for entry in read):
+            raise RestoreError(f"{log!r} does not name the files in {path!r}: {read}")
+        follows = layout.in_flight(spec.name, attempt)
+        follows = follows if spec.name in in_flight else layout.nothing(attempt)
+        text = file_log.text([FileEntry(quote(follows, safe="/:="), 0, 0)])
+        for name in names:
+            files.write(f"{log}/{name}", text)
+        files.delete(path)
 
 
 def _set_positions(root: StorageRoot, plan: RestorePlan, spec: StageSpec) -> None:

@@ -32,7 +32,7 @@ from absflow.protocol.checkpoints import AttemptFact, Kind
 from absflow.protocol.coordinator.messages import WriteBarrier
 from absflow.protocol.known import Known
 from absflow.protocol.recovery import savepoint_writer
-from absflow.protocol.recovery.attempts import Attempt
+from absflow.protocol.recovery.attempts import Attempt, current
 from absflow.protocol.recovery.savepoint_writer import NO_ATTEMPT
 from absflow.spark.model import JobSpec
 from absflow.spark.start.attempt import prepare_sinks
@@ -110,9 +110,10 @@ def _base(
         NotFoundError: there is no such checkpoint.
     """
     path = root.layout.root
-    if attempts and not attempts[-1].ready:
+    last = current(attempts)
+    if last is not None and not last.ready:
         raise StateError(
-            f"attempt {attempts[-1].attempt} under {path!r} was never ready: a start or a "
+            f"attempt {last.attempt} under {path!r} was never ready: a start or a "
             "restore was not finished; start the job, which finishes it, and stop it again"
         )
     if base is None:

@@ -3,7 +3,7 @@
 A query runs a chain of stages, nearly always of one: the first reads what there is to read, each
 other the pages of the one before. The order of its sources is fixed (the first stage's
 inputs as declared, then ``barriers`` if it has a root input, then ``overtakes``; then, of each
-stage, the restored state if the attempt began with any), because Spark's offset log knows a source
+stage, the restored pages if the attempt was restored), because Spark's offset log knows a source
 by its place only.
 """
 
@@ -18,7 +18,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from absflow.columnar.spec import StageSpec
 from absflow.settings.reading import Settings
-from absflow.spark.model import ControlStart, JobSpec
+from absflow.spark.model import ControlStart, JobSpec, restored_index
 from absflow.spark.stream.pages import (
     PAGE_TYPE,
     barrier_pages,
@@ -44,8 +44,7 @@ def chain_pages(
     attempt: int,
     control: ControlStart,
     ranges: Mapping[str, Sequence[int]],
-    *,
-    restored: bool,
+    restored: Mapping[str, str],
 ) -> DataFrame:
     """The stream of pages that the last stage of a chain emits; runs in a streaming query only.
 
@@ -55,12 +54,12 @@ def chain_pages(
         chain: its stages, upstream first.
         attempt: the job's attempt.
         control: where the attempt begins in the control tables.
-        ranges: of each stage, the keys by which Spark knows its key-group ranges
-           .
-        restored: the attempt began with a checkpoint.
+        ranges: of each stage, the keys by which Spark knows its key-group ranges.
+        restored: of each stage, the directory of its restored pages; empty if the attempt began
+            with nothing.
     """
     parts = _first_parts(root, job, job.graph.stages[chain[0]], attempt, control)
-    return _chained(root, job, chain, attempt, parts, ranges, restored=restored)
+    return _chained(root, job, chain, attempt, parts, ranges, restored)
 
 
 def _first_parts(
@@ -95,14 +94,13 @@ def _chained(
     attempt: int,
     parts: list[DataFrame],
     ranges: Mapping[str, Sequence[int]],
-    *,
-    restored: bool,
+    restored: Mapping[str, str],
 ) -> DataFrame:
     """The stages of a chain one behind the other, the first on ``parts``."""
     stages = [job.graph.stages[name] for name in chain]
     for spec, behind in zip(stages, [*stages[1:], None], strict=True):
-        if restored:
-            parts.append(pages_in(root.spark, root.layout.restored(spec.name, attempt)))
+        if spec.name in restored:
+            parts.append(pages_in(root.spark, restored[spec.name]))
         files = _state_files(root, job.settings, spec.name, attempt)
         pages = reduce(DataFrame.union, parts)
         grouped = by_range(pages, spec.key_groups, ranges[spec.name])
@@ -133,10 +131,10 @@ def restored_pages(
     ranges: Mapping[str, Sequence[int]],
 ) -> DataFrame:
     """The chain's stream for the batch that restores its state: nothing in any other source."""
-    first = job.graph.stages[chain[0]]
-    others = len(first.inputs) + any(given.root for given in first.inputs) + 1
-    parts = [pages_in(root.spark, root.layout.nothing(attempt)) for _ in range(others)]
-    return _chained(root, job, chain, attempt, parts, ranges, restored=True)
+    others = range(restored_index(job.graph.stages[chain[0]]))
+    parts = [pages_in(root.spark, root.layout.nothing(attempt)) for _ in others]
+    restored = {name: root.layout.restored(name, attempt) for name in chain}
+    return _chained(root, job, chain, attempt, parts, ranges, restored)
 
 
 def _state_files(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
+from urllib.parse import unquote
 
 __all__ = [
     "Commit",
@@ -20,6 +21,7 @@ __all__ = [
     "LogTail",
     "actions_of",
     "commit_of",
+    "file_of",
     "find_commit",
     "find_newest",
     "has_commit",
@@ -89,6 +91,12 @@ def _object(text: str | None) -> dict[str, Any]:
 def log_file(table: str, version: int) -> str:
     """The path of a commit."""
     return f"{table}/_delta_log/{version:0{_VERSION_DIGITS}d}.json"
+
+
+def file_of(table: str, path: str) -> str:
+    """The file that a log means by a path: relative to the table, mostly; percent-encoded."""
+    decoded = unquote(path)
+    return decoded if ":/" in decoded or decoded.startswith("/") else f"{table}/{decoded}"
 
 
 def find_commit(
