@@ -15,7 +15,6 @@ TAKEN += [
     "select",
     "x" * 300,
     "part",
-    "_metadata",
 ]
 REFUSED = [
     "",

@@ -14,18 +14,18 @@ from absflow.storage.delta.names import same_name, unfit
 OWN = {
     "key": ["set_id", "OP", "_deleted", "_modified_epoch", "at_checkpoint", "before", "_absflow_x"],
     "state": ["set_id", "Op", "_deleted", "checkpoint_id", "key_group", "_absflow_rank"],
-    "output": ["_epoch", "_SEQ", "_kind", "_barrier", "_key_group"],
-    "sink": ["_epoch"],
+    "output": ["_epoch", "_SEQ", "_kind", "_barrier", "_key_group", "_metadata"],
+    "sink": ["_epoch", "_metadata"],
     "input": [],
-    "shared": ["_epoch", "_kind"],
+    "shared": ["_epoch", "_kind", "_metadata"],
 }
 # What is of no harm in the others' tables.
 OTHERS = {
-    "key": ["_epoch", "_seq", "after_", "K"],
-    "state": ["_epoch", "before", "after"],
+    "key": ["_metadata", "_epoch", "_seq", "after_", "K"],
+    "state": ["_metadata", "_epoch", "before", "after"],
     "output": ["op", "set_id", "checkpoint_id", "_deleted"],
     "sink": ["op", "set_id"],
-    "input": ["op", "set_id", "_epoch", "_deleted", "_absflow_x", "K"],
+    "input": ["_metadata", "op", "set_id", "_epoch", "_deleted", "_absflow_x", "K"],
     "shared": ["op"],
 }
 

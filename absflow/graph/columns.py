@@ -29,7 +29,8 @@ _OF_STATE = {
 }
 # What the difference of two checkpoints has beside the key.
 _OF_DIFFERENCES = {"before", "after"}
-_OF_CHANNELS = {field.name for field in CHANNEL_FIELDS}
+# And what Spark has beside the columns of a file, by which the rows of a commit are found again.
+_OF_CHANNELS = {*(field.name for field in CHANNEL_FIELDS), "_metadata"}
 # What the SELECTs of the history call things while they are at it.
 _OF_QUERIES = "_absflow_"
 

@@ -12,7 +12,6 @@ Folders, the storage root and the sinks have odd names, too.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,14 +25,13 @@ from odd_names import REFUSED, TAKEN
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
-from reading import facts
-from retaining import hurry
+from reading import completed, stage_of
 from session import settings
 
 import absflow
 from absflow.cli.reader import Reader
-from absflow.spark.control import retention
 from absflow.storage.sql import quoted
+from absflow.storage.state_history import live_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -48,13 +46,10 @@ KEYS = 5
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with an odd name; retention is in a hurry, and compacts whatever it can."""
-    for name in ("EVERY", "REST", "RETAIN", "VACUUM_EVERY", "MANY_FILES"):
-        monkeypatch.setattr(retention, name, getattr(retention, name))
-    hurry()
+def place(tmp_path: Path) -> Path:
+    """A folder with an odd name."""
     (tmp_path / ODD_FOLDER / "in 50%20").mkdir(parents=True)
-    yield tmp_path / ODD_FOLDER
+    return tmp_path / ODD_FOLDER
 
 
 def columns(names: list[str]) -> StructType:
@@ -72,7 +67,7 @@ def source(spark: SparkSession, place: Path) -> DataFrame:
     return rows.select(*keys, *(F.lit(7).cast("long").alias(name) for name in UNUSED))
 
 
-def odd_job(spark: SparkSession, place: Path, *, bounded: bool = False) -> absflow.Job:
+def odd_job(spark: SparkSession, place: Path) -> absflow.Job:
     """The job; each stage counts the rows of a key, in every column of its state."""
     key, rest, taken = KEY, REST, TAKEN
     second, third = SECOND, THIRD
@@ -99,7 +94,7 @@ def odd_job(spark: SparkSession, place: Path, *, bounded: bool = False) -> absfl
         yield pd.DataFrame(dict(zip(third["output"], ([n] * rows, [key[0]] * rows), strict=True)))
 
     job = absflow.Job("odd", spark)
-    given: Any = job.source("rows", source(spark, place), bounded=bounded)
+    given: Any = job.source("rows", source(spark, place), bounded=True)
     for name, of, process, form in [
         ("first", FIRST, fold, "arrow"),
         ("second", SECOND, in_pandas, "pandas"),
@@ -127,42 +122,21 @@ def odd_job(spark: SparkSession, place: Path, *, bounded: bool = False) -> absfl
 def conf(place: Path, **more: str) -> dict[str, str]:
     return {
         "storage.path": str(place / "job"),
-        "checkpoint.interval": "500ms",
-        "checkpoint.retained": "2",
-        "lineage.max-sets": "1",
+        "checkpoint.interval": "1h",
         "key-groups": "2",
         **{name.replace("__", "."): value for name, value in more.items()},
     }
 
 
-def feed(place: Path, number: int) -> None:
-    """A file with every key once."""
+def run(spark: SparkSession, place: Path, number: int, **more: str) -> int:
+    """Give the job a file with every key once, and run it to its end; its last checkpoint."""
     table = pa.table({"k": np.arange(KEYS)})
-    pq.write_table(table, place / "in 50%20" / f".{number}")
-    (place / "in 50%20" / f".{number}").rename(place / "in 50%20" / f"{number} %41.parquet")
-
-
-def kept(spark: SparkSession, place: Path) -> list[int]:
-    """The checkpoints that are there."""
-    rows = facts(spark, place / "job")
-    gone = {row["checkpoint_id"] for row in rows if row["kind"] == "DELETED"}
-    done = {row["checkpoint_id"] for row in rows if row["kind"] == "COMPLETED"}
-    return sorted(done - gone)
-
-
-def run_until_compacted(spark: SparkSession, place: Path) -> int:
-    """Run the job until retention has compacted a state; how many files it was given."""
-    run = odd_job(spark, place).start()
-    files = 0
-    while not any(row["kind"] == "COMPACTED" for row in facts(spark, place / "job")):
-        feed(place, files)
-        files += 1
-        before = run.progress().completed
-        while run.progress().completed <= before:
-            assert run.is_active
-            time.sleep(0.1)
-    run.stop()
-    return files
+    pq.write_table(table, place / "in 50%20" / f"{number} %41.parquet")
+    with settings(spark, conf(place, **more)):
+        run = odd_job(spark, place).start()
+        assert run.await_termination(500)
+    assert run.finished_checkpoint is not None
+    return run.finished_checkpoint
 
 
 def expected(of: dict[str, list[str]], n: int) -> list[dict[str, int]]:
@@ -181,61 +155,71 @@ def rows_of(frame: DataFrame, by: str) -> list[dict[str, int]]:
     return sorted(frame.toArrow().to_pylist(), key=lambda row: row[by])
 
 
-def check_history(spark: SparkSession, place: Path, files: int) -> None:
-    """What the DataFrames, the views and the command line say of the newest checkpoint."""
+def check_history(spark: SparkSession, place: Path, ids: list[int]) -> None:
+    """What the DataFrames, the views and the command line say of these checkpoints."""
     history, reader = absflow.history(spark, str(place / "job")), Reader(str(place / "job"))
     history.create_views("odd_")
-    *_, before, newest = kept(spark, place)
     for stage, of in (("first", FIRST), ("second", SECOND), ("third", THIRD)):
         key = of["key"][0]
-        due = expected(of, files)
-        assert rows_of(history.state(stage), key) == due
-        view = spark.sql(f"SELECT * FROM odd_{stage}_state WHERE at_checkpoint = {newest}")
+        for files, checkpoint in enumerate(ids, start=1):
+            due = expected(of, files)
+            assert rows_of(history.state(stage, checkpoint), key) == due
+            asked = {name: str(due[2][name]) for name in of["key"]}
+            assert reader.state(stage, checkpoint, asked).rows.to_pylist() == [due[2]]
+        view = spark.sql(f"SELECT * FROM odd_{stage}_state WHERE at_checkpoint = {ids[-1]}")
         assert rows_of(view.drop("at_checkpoint"), key) == due
         whole = {name: due[2][name] for name in of["key"]}
         changes = history.changes(stage, whole).toArrow().to_pylist()
-        assert {name: changes[-1][name] for name in due[2]} == due[2]
-        found = spark.sql(
-            f"SELECT * FROM odd_{stage}_changes WHERE {quoted(key)} = {whole[key]}"
-        ).toArrow()
-        assert found.num_rows == len(changes)
-        there = history.difference(stage, before, newest).toArrow().to_pylist()
-        assert all(row["op"] == "changed" and row["after"] != row["before"] for row in there)
-        asked = {name: str(value) for name, value in whole.items()}
-        assert reader.state(stage, newest, asked).rows.to_pylist() == [due[2]]
+        assert [[row[name] for name in of["state"][:2]] for row in changes] == [[1, 1], [2, 2]]
+        text = f"SELECT * FROM odd_{stage}_changes WHERE {quoted(key)} = {whole[key]}"
+        assert spark.sql(text).count() == len(changes)
+        there = history.difference(stage, *ids).toArrow().to_pylist()
+        assert [(row["op"], row["before"], row["after"]) for row in there] == [
+            ("changed", dict.fromkeys(of["state"], 1), dict.fromkeys(of["state"], 2))
+        ] * KEYS
 
 
-def test_a10_a_job_with_every_odd_name_from_start_to_savepoint(
-    spark: SparkSession, place: Path
-) -> None:
-    """Checkpoint, compaction, restore, history, views, command line and savepoint writer."""
-    with settings(spark, conf(place)):
-        files = run_until_compacted(spark, place)
-    # The same root and the same checkpoint in other words; the last # is before the id.
-    more = conf(place, restore__from=f"{place}/job#{kept(spark, place)[0]}")
-    with settings(spark, {**more, "storage.path": f"file://{place}/job/"}):
-        run = odd_job(spark, place, bounded=True).start()
-        assert run.await_termination(300)
-    check_history(spark, place, files)
-    sink = spark.read.format("delta").load(str(place / "all%20"))
-    seen = sink.select(*map(quoted, [KEY[0], REST[0]])).toPandas()
-    assert sorted(map(tuple, seen.values.tolist())) == sorted(
-        (k, n + 1) for k in range(KEYS) for n in range(files)
-    )
+def check_compaction(spark: SparkSession, place: Path) -> None:
+    """What a compaction would write is the state."""
+    sets = spark.read.format("delta").load(str(place / "job" / "state" / "first"))
+    lineage = stage_of(completed(spark, place / "job")[-1], "first")["lineage"]
+    live = live_rows(sets.where(F.col("set_id").isin(*lineage)), KEY, lineage)
+    assert rows_of(live.select(*map(quoted, TAKEN)), KEY[0]) == expected(FIRST, 2)
+
+
+def check_sinks(spark: SparkSession, place: Path) -> None:
+    """Every row is there once."""
+    rows = spark.read.format("delta").load(str(place / "all%20"))
+    seen = rows.select(*map(quoted, [KEY[0], REST[0]])).toPandas()
+    due = [(k, n) for k in range(KEYS) for n in (1, 2)]
+    assert sorted(seen.itertuples(index=False, name=None)) == due
     out = spark.read.format("delta").load(str(place / "out")).toPandas()
     assert out.columns.tolist() == THIRD["output"]
-    assert len(out) == KEYS * files
-    check_savepoint(spark, place, files)
+    assert sorted(out.itertuples(index=False, name=None)) == sorted((n, k + 1) for k, n in due)
 
 
-def check_savepoint(spark: SparkSession, place: Path, files: int) -> None:
+def check_savepoint(spark: SparkSession, place: Path) -> None:
     """State that is read and written again is the same, and can be restored."""
     with settings(spark, conf(place)):
         state = absflow.history(spark, str(place / "job")).state("first")
         written = odd_job(spark, place).write_savepoint({"first": state}, base="latest")
     found = absflow.history(spark, str(place / "job")).state("first", written)
-    assert rows_of(found, KEY[0]) == expected(FIRST, files)
+    assert rows_of(found, KEY[0]) == expected(FIRST, 2)
     with settings(spark, conf(place, restore__from=str(written))):
         planned = odd_job(spark, place).plan_restore()
     assert planned is not None
     assert planned.problems == ()
+
+
+def test_a10_a_job_with_every_odd_name_from_start_to_savepoint(
+    spark: SparkSession, place: Path
+) -> None:
+    """Checkpoint, restore, history, views, command line, compaction, savepoint writer and sinks."""
+    first = run(spark, place, 1)
+    # The same root and the same checkpoint in other words; the last # is before the id.
+    root = {"storage__path": f"file://{place}/job/", "restore__from": f"{place}/job#{first}"}
+    second = run(spark, place, 2, **root)
+    check_history(spark, place, [first, second])
+    check_compaction(spark, place)
+    check_sinks(spark, place)
+    check_savepoint(spark, place)
