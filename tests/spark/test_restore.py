@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from diamond import OUTPUT, ROWS, STATE, expected_state, read_source, to_group, write_source
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, durable_files, files_read, stage_of
-from session import settings, shuffle_partitions, spark_conf
+from session import settings, shuffle_partitions
 
 import absflow
 from absflow.facts.find import find_checkpoint
@@ -283,13 +283,13 @@ def test_a_restore_is_refused_before_anything_is_changed(spark: SparkSession, ro
     assert problems(spark, root, newest) == ()
     due = r"the state of stage 'left': 1 of \d files of set {} are gone, 'file:.*' first; "
     with away(next((table / f"set_id={last}").glob("*.parquet"))):
-        before = durable_files(root)
+        before = durable_files(root / "job"), durable_files(root / "sink")
         with (
             settings(spark, conf(root, restore__from=str(newest))),
             pytest.raises(absflow.RestoreError, match=f"nothing was changed: {due.format(last)}"),
         ):
             chain(spark, root).start()
-        assert durable_files(root) == before
+        assert (durable_files(root / "job"), durable_files(root / "sink")) == before
         (problem,) = problems(spark, root, newest)
         assert f"or restore checkpoint {older}, which does not need it" in problem
         assert problems(spark, root, older) == ()
@@ -336,22 +336,3 @@ def test_rows_in_channels_that_are_gone_are_named(spark: SparkSession, root: Pat
     assert f"rows that sink 'out' has yet to publish, up to checkpoint {found.cut}," in unpublished
     (problem,) = gone(epoch, owed={"out": ("renamed", 0)})
     assert "are gone: could not read table" in problem
-
-
-def test_a_sink_that_cannot_go_back_is_named(spark: SparkSession, root: Path) -> None:
-    """Delta would not go back so far; the files that it needs went with somebody's VACUUM."""
-    oldest = completed(spark, root / "job")[0]["checkpoint_id"]
-    sink = f"delta.`{root / 'sink'}`"
-    spark.sql(f"OPTIMIZE {sink}")
-    assert problems(spark, root, oldest) == ()
-    retention = "delta.deletedFileRetentionDuration"
-    spark.sql(f"ALTER TABLE {sink} SET TBLPROPERTIES ('{retention}' = 'interval 0 hours')")
-    (problem,) = problems(spark, root, oldest)
-    assert re.search(rf"sink' cannot go back to version \d+: .*; set {retention} and", problem)
-    spark.sql(f"ALTER TABLE {sink} UNSET TBLPROPERTIES ('{retention}')")
-    with spark_conf(spark, {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}):
-        spark.sql(f"VACUUM {sink} RETAIN 0 HOURS")
-    (problem,) = problems(spark, root, oldest)
-    assert re.search(r"sink' cannot go back to version \d+: \d+ of its files are gone", problem)
-    assert re.search(r"taken after version \d+ \(OPTIMIZE, ", problem)
-    assert problems(spark, root, "latest") == ()
