@@ -10,8 +10,9 @@ from absflow.errors import StorageError
 __all__ = ["Layout", "check_place"]
 
 # Spark takes some of them for wildcards where it reads files, and Hadoop a backslash for a slash;
-# delta-rs, by which the command line reads, decodes %20 once too often, and finds other places.
-_REFUSED = re.compile(r"%[0-9A-Fa-f]{2}|[\\?*\[\]{}|^\x00-\x1f\x7f]")
+# delta-rs, by which the command line reads, decodes %20 once too often, and finds other places;
+# and Delta creates no table in a path with quotes around a part of it.
+_REFUSED = re.compile(r"%[0-9A-Fa-f]{2}|[\\?*\[\]{}|^`\"\x00-\x1f\x7f]")
 
 
 def check_place(root: str) -> None:
@@ -22,9 +23,9 @@ def check_place(root: str) -> None:
     """
     if found := _REFUSED.search(root):
         raise StorageError(
-            f"the storage root {root!r} has {found[0]!r} in its path, by which readers of Spark "
-            "or of Delta are led to another place; choose a path without it, and without any of "
-            r"\ ? * [ ] { } | ^ and line breaks"
+            f"the storage root {root!r} has {found[0]!r} in its path, with which Spark, Delta or a "
+            "reader of Delta without a JVM fails, or looks elsewhere; choose a path without it, "
+            r"and without any of \ ? * [ ] { } | ^ ` and double quotes and line breaks"
         )
 
 

@@ -223,3 +223,22 @@ def test_a10_a_job_with_every_odd_name_from_start_to_savepoint(
     check_compaction(spark, place)
     check_sinks(spark, place)
     check_savepoint(spark, place)
+
+
+@pytest.mark.parametrize(
+    ("root", "error", "words"),
+    [
+        ("out/job", absflow.GraphError, "the storage root.*within the table of sink 'published'"),
+        (".", absflow.GraphError, "source 'rows'.*within the storage root"),
+        ("a%20b", absflow.StorageError, "has '%20' in its path"),
+        ("a*", absflow.StorageError, r"has '\*' in its path"),
+    ],
+)
+def test_a10_a_place_that_cannot_work_is_refused_before_anything_is_written(
+    spark: SparkSession, place: Path, root: str, error: type[Exception], words: str
+) -> None:
+    """A start says which, and leaves nothing."""
+    with settings(spark, conf(place, storage__path=str(place / root))):
+        with pytest.raises(error, match=words):
+            odd_job(spark, place).start()
+    assert [path.name for path in place.rglob("*")] == ["in 50%20"]

@@ -97,7 +97,7 @@ def create(
     except (PySparkException, Py4JError) as error:
         raise StorageError(
             f"could not create table {path!r}: {error}; its directory must be empty or hold this "
-            "very table"
+            'very table, and neither ` nor " be in its path'
         ) from error
 
 
