@@ -69,8 +69,9 @@ def job(spark: SparkSession, root: Path) -> absflow.Job:
 
 def expected(root: Path, files: int) -> pd.DataFrame:
     """The state after the first files, in plain pandas."""
+    none = pd.DataFrame({"k": [], "v": []}, dtype="int64")
     paths = sorted((root / "a").glob("*.parquet"))[:files]
-    rows = pd.concat([pd.read_parquet(path) for path in paths]).groupby("k", as_index=False).last()
+    rows = pd.concat([none, *map(pd.read_parquet, paths)]).groupby("k", as_index=False).last()
     return rows[rows["v"] >= 0]
 
 
