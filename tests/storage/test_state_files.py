@@ -98,7 +98,8 @@ def test_a5_what_batches_that_ran_again_have_left_goes(files: MountedStateFiles,
         for _ in range(random.integers(1, 4)):
             state = load(kept, KEYS, STATE, files, "state")  # as the batch before has left it
             keys, value = range(int(random.integers(1, 60))), int(random.integers(1000))
-            tries.append(store(put(state, keys, value), kept, files, f"0/{batch}"))
+            after = store(put(state, keys, value), kept, files, f"0/{batch}")
+            tries.append(retire(kept, after, files, f"0/{batch}"))
             assert referred(kept) <= names(files)
             assert values(tries[-1], files)
         kept = tries[random.integers(len(tries))]
