@@ -12,10 +12,7 @@ with the backlog and outlives the log.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import count
 
 from absflow.columnar.pages import SEQ_BITS
 from absflow.errors import StorageError
@@ -24,8 +21,6 @@ from absflow.storage.channel_log import ChannelCommit, ChannelFile, channel_comm
 from absflow.storage.delta.log import log_file
 
 __all__ = ["channel_state"]
-
-_AT_ONCE = 16
 
 
 def channel_state(
@@ -79,7 +74,7 @@ def _commits(
     read: Callable[[str], str | None], channel: str, version: int, checkpoint_id: int
 ) -> Iterator[ChannelCommit]:
     """The commits of rows up to the barrier."""
-    for text in _texts(read, channel, version):
+    while (text := read(log_file(channel, version))) is not None:
         commit = channel_commit(channel, version, text)
         if commit.files:
             yield commit
@@ -90,24 +85,3 @@ def _commits(
         f"the log of channel {channel!r} ends with version {version - 1}, before barrier "
         f"{checkpoint_id}; its stage has reported that checkpoint, so commits must be missing"
     )
-
-
-def _texts(read: Callable[[str], str | None], channel: str, version: int) -> Iterator[str]:
-    """The log's files from a version on, as many of them at once as have come, up to a bound.
-
-    A store far away answers each in 30 ms, and a backlog has thousands.
-    """
-    ahead: deque[Future[str | None]] = deque()
-    asked = version
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        try:
-            for come in count():
-                while len(ahead) < min(come + 1, _AT_ONCE):
-                    ahead.append(pool.submit(read, log_file(channel, asked)))
-                    asked += 1
-                text = ahead.popleft().result()
-                if text is None:
-                    return
-                yield text
-        finally:
-            pool.shutdown(cancel_futures=True)

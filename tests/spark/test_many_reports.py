@@ -37,7 +37,7 @@ pytestmark = pytest.mark.spark
 
 PAIRS = 50
 BATCH_EVERY_S = 0.5
-BACKLOG = 20  # commits that the second stage of a pair has not read
+BACKLOG = 20  # commits in front of a barrier that the second stage of a pair has not read
 PATIENCE_S = 240
 STATE = "n long"
 OUTPUT = "id long, g long, v long"
@@ -55,11 +55,11 @@ class Reports:
 
 
 class Log(Channel):
-    """A channel's log in files, with the version of each barrier."""
+    """A channel's log in files, and how many there are up to the newest barrier."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self.folder, self.kept = folder, 0
+        self.folder, self.kept, self.barrier = folder, 0, 0
         folder.mkdir(parents=True, exist_ok=True)
         self.keep()
 
@@ -108,6 +108,7 @@ class Query:
                 if self.input.root:
                     self.channel.control(batch, f"barrier {n}")
                     self.channel.keep()
+                    self.channel.barrier = self.channel.kept
                 self.post(StageReported(self.report(n, batch)))
                 self.post(HistoryFound(n, self.first.name))
             if self.input.root:
@@ -116,7 +117,7 @@ class Query:
             batch += 1
 
     def position(self) -> str:
-        return at(max(len(self.channel.files) - BACKLOG, 0), -1)
+        return at(max(self.channel.barrier - BACKLOG, 0), -1)
 
     def report(self, checkpoint_id: int, batch: int) -> StageReport:
         place = {self.input.name: "-" if self.input.root else self.position()}
@@ -224,8 +225,8 @@ def test_b_the_thread_of_a_job_keeps_pace_with_a_hundred_stages(
     coordinator = run._loop._coordinator
     reports.pending = lambda: sorted(coordinator.state.pending)
     before = calls["absflow-many"]
-    wait(lambda: run.progress().completed >= 5, run, PATIENCE_S)
-    wait(lambda: run.progress().thread.waiting < PAIRS, run, PATIENCE_S)
+    wait(lambda: coordinator.completed_count >= 5, run, PATIENCE_S)
+    wait(lambda: run._loop._events.qsize() < PAIRS, run, PATIENCE_S)
     load = run.progress().thread
     asked = calls["absflow-many"] - before
     run.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from itertools import product
 
@@ -127,23 +126,3 @@ def test_a_reference_selects_the_rows_that_were_not_read(
                 selected.add(path)
     assert selected == due
     assert (state.rows if state else 0) == 10 * len(due)
-
-
-def test_b_a_backlog_is_read_many_commits_at_a_time(channel: Channel) -> None:
-    """As many as have come, and no more at once; little is looked for behind the barrier."""
-    long = Channel()
-    for batch in range(100):
-        long.rows(batch, 1)
-    long.control(99, "barrier 1")
-    together = threading.Barrier(16)
-    asked: list[str] = []
-
-    def read(path: str) -> str | None:
-        asked.append(path)
-        if 40 <= int(path[-25:-5]) < 56:
-            together.wait(timeout=30)  # breaks if they do not come together
-        return long.files.get(path)
-
-    state = due(channel_state(read, "c", "reader", "s", 4, "-", 1))
-    assert state.rows == 1000
-    assert len(asked) <= len(long.files) + 16
