@@ -220,7 +220,7 @@ def test_b_the_thread_of_a_job_keeps_pace_with_a_hundred_stages(
     monkeypatch.setattr(loop, "Retention", NoRetention)
     monkeypatch.setattr(attempt, "_create_tables", lambda *given: None)
     conf = {"storage.path": str(tmp_path / "job"), "checkpoint.interval": "1s", "edges": "channel"}
-    with settings(spark, {**conf, "checkpoint.aligned-timeout": "0s"}):
+    with settings(spark, {**conf, "checkpoint.mode": "unaligned"}):
         run = job_of(spark).start()
     coordinator = run._loop._coordinator
     reports.pending = lambda: sorted(coordinator.state.pending)
