@@ -33,7 +33,7 @@ from absflow.spark.control.progress import StageProgress
 from absflow.spark.start import attempt
 from absflow.storage.files import Files
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 PAIRS = 50
 BATCH_EVERY_S = 0.5
