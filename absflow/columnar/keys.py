@@ -180,7 +180,9 @@ def factorize(keys: pa.Table) -> tuple[Codes, pa.Table]:
     if keys.num_columns == 1:
         encoded = _flat(keys.column(0)).dictionary_encode(null_encoding="encode")
         codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        unique = encoded.dictionary.cast(keys.schema.field(0).type)
+        unique, type_ = encoded.dictionary, keys.schema.field(0).type
+        if unique.type != type_:
+            unique = unique.cast(type_)
         return codes, pa.table([unique], schema=keys.schema)
     encoded = pa.array(_combined([keys])[0]).dictionary_encode()
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -204,7 +206,8 @@ def locate(keys: pa.Table, among: pa.Table) -> Codes:
 def _located(keys: pa.Table, among: pa.Table) -> Codes:
     if keys.num_columns == 1:
         needles, haystack = _flat(keys.column(0)), _flat(among.column(0))
-        needles = needles.cast(haystack.type)
+        if needles.type != haystack.type:
+            needles = needles.cast(haystack.type)
     else:
         needles, haystack = (pa.array(c) for c in _combined([keys, among]))
     found = pc.index_in(needles, value_set=haystack)

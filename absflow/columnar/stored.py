@@ -221,31 +221,27 @@ def store(
         PageSizeError: it is larger than 2 GB, and there is no place for files.
         StorageError: a file cannot be written.
     """
-    payload, base, recent = b"", "", ""
-    size, piece_bytes = state.size, PIECE_PAGES * page_bytes
+    size = state.size
     if files is None or size <= files.max_inline:
         flat = state.flat().table
         payload = encode(flat) if flat.num_rows else b""
+        kept = replace(before, live_keys=state.live, size=size, base="")
+        return replace(kept, state=payload, recent="")
+    piece_bytes = PIECE_PAGES * page_bytes
+    if _is_due(state):
+        kept = store_base(before, files, place, pieces(state.live_batches(), piece_bytes))
+        # The base was written piece by piece, and is not needed here.
+        state = state.merged(state.table.schema.empty_table())
+        kept = replace(kept, size=kept.size + state.size)
     else:
-        base = before.base
-        if _is_due(state):
-            live = pieces(state.live_batches(), piece_bytes)
-            base = write_pieces(files, f"{place}-base", live)
-            state = state.merged(read_pieces(files, base, state.table.schema, place))
-            size = state.size
-        rows = state.table.append_column(_SHADOWS, pa.array(state.shadows))
-        if rows.num_rows and rows.nbytes > files.max_inline:
-            recent = write_pieces(files, f"{place}-recent", pieces(rows.to_batches(), piece_bytes))
-        elif rows.num_rows:
-            payload = encode(rows)
-    return replace(
-        before,
-        live_keys=state.live,
-        size=size,
-        state=payload,
-        base=base,
-        recent=recent,
-    )
+        kept = replace(before, live_keys=state.live, size=size)
+    rows = state.table.append_column(_SHADOWS, pa.array(state.shadows))
+    payload, recent = b"", ""
+    if rows.num_rows and rows.nbytes > files.max_inline:
+        recent = write_pieces(files, f"{place}-recent", pieces(rows.to_batches(), piece_bytes))
+    elif rows.num_rows:
+        payload = encode(rows)
+    return replace(kept, state=payload, recent=recent)
 
 
 def retire(
@@ -270,12 +266,12 @@ def retire(
 def store_base(
     before: KeyGroupState, files: StateFiles, place: str, live: Iterable[pa.RecordBatch]
 ) -> KeyGroupState:
-    """Keep live rows, which come in pieces, as the base of a key group that had no state.
+    """Keep live rows, which come in pieces, as a new base.
 
     Args:
         before: what the key group kept.
         files: where files go.
-        place: the key group, for the name of the file.
+        place: the key group and the batch, for the name of the file.
         live: the rows.
     """
     count = size = 0
