@@ -245,7 +245,8 @@ def test_rows_in_flight_are_restored_once(
     origin = f"{root / 'job'}#{number}"
     with shuffle_partitions(spark, 3), monkeypatch.context() as patch:
         let_die(patch, upto=4)
-        shape = {"key_groups": "7", "edges": "direct", "restart__initial_delay": "0s"}
+        shape = {"key_groups": "7", "edges": "direct"}
+        shape |= {"restart__initial_delay": "0s", "restart__attempts": "9"}
         run(spark, root, fork, restore__from=origin, **shape)
     assert copies(fork) == []
     due = expected(root, FILES)
