@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from absflow.errors import (
     AbsflowError,
+    DamagedError,
     DeletionError,
     FencedError,
     GraphError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AbsflowError",
     "Context",
+    "DamagedError",
     "DeletionError",
     "DeltaSink",
     "FencedError",

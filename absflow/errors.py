@@ -10,6 +10,7 @@
     ├── PageSizeError                    a row, or a value that must be whole, is larger than 2 GB
     ├── ProcessError                     a user's process function raised or returned a wrong table
     ├── StorageError                     a table or path of the job could not be read or written
+    │   ├── DamagedError                 a file is gone, or is not what was written
     │   └── NotFoundError (LookupError)  the thing asked for is not in the job's history
     ├── RestoreError                     a checkpoint cannot be restored as asked
     ├── SavepointFailedError             a savepoint that was asked for did not complete
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 __all__ = [
     "AbsflowError",
+    "DamagedError",
     "DeletionError",
     "FencedError",
     "GraphError",
@@ -76,6 +78,10 @@ class ProcessError(AbsflowError):
 
 class StorageError(AbsflowError):
     """A path or table under the storage root could not be read or written."""
+
+
+class DamagedError(StorageError):
+    """A file of the job is gone or damaged; the message says which checkpoints do not need it."""
 
 
 class NotFoundError(StorageError, LookupError):

@@ -52,11 +52,15 @@ def history(spark: SparkSession, root: str) -> History:
     """
     from pyspark.errors import AnalysisException
 
+    from absflow.facts.explained import explain_errors
     from absflow.facts.spark_reader import SparkStorageReader
     from absflow.storage.files import Files
+    from absflow.storage.session import check_pages
 
+    check_pages(spark)
     root = Files(spark).qualified(str(root))  # in SQL a relative path would be a table's name
     layout = Layout(root)
+    explain_errors(spark, layout)
     tables = (layout.attempts, layout.barriers, layout.checkpoints)
     try:
         started, _, _ = (spark.read.format("delta").load(path) for path in tables)

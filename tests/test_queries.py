@@ -11,6 +11,7 @@ from absflow.protocol.coordinator.messages import InputExhausted, RootInput
 from absflow.protocol.restarts import RestartPolicy, Restarts
 from absflow.spark.batch.listener import BatchDone, QueryDied, QueryIdle, batch_done
 from absflow.spark.control import queries
+from absflow.spark.control.failures import QueryFailure
 from absflow.spark.control.progress import StageProgress
 from absflow.spark.control.queries import Queries
 from absflow.storage import clock
@@ -36,6 +37,10 @@ def progress(
         "durationMs": took,
         "sources": [source],
     }
+
+
+def said(error):
+    return QueryFailure(error, "mend it")
 
 
 class Given:
@@ -95,7 +100,7 @@ class Watched:
     def __init__(self) -> None:
         self.posted: list[object] = []
         self.query, self.backpressure = Query(), Nobody()
-        self.watch = Queries("job", POLICY, self.backpressure, self.posted.append)  # type: ignore[arg-type]
+        self.watch = Queries("job", POLICY, said, self.backpressure, self.posted.append)  # type: ignore[arg-type]
         self.watch.start([self.query])  # type: ignore[list-item]
         self.now = LOOK
 

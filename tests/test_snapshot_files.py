@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from absflow.columnar.digest import set_digests
 from absflow.columnar.pages import Page, PageKind, encode, page_batch
 from absflow.columnar.state import snapshot_schema
+from absflow.spark.batch.worker_output import WorkerOutput
 from absflow.spark.worker import snapshot_files
 from absflow.spark.worker.snapshot_files import SnapshotFiles
 from absflow.storage.delta.data_files import PlainTable
@@ -40,6 +42,8 @@ def in_files(folder: Path, messages: list[dict[str, Any]]) -> dict[tuple[str, in
     """By stage and checkpoint what the files have that were named."""
     found: dict[tuple[str, int], list[Any]] = {}
     for each in messages:
+        if "digest" in each:
+            continue
         stage, checkpoint_id, action = each["state"]
         table = pq.ParquetFile(folder / stage / action["add"]["path"]).read()
         rows = table.select(["key_group", "op", "k", "n"]).to_pylist()
@@ -88,6 +92,23 @@ def test_no_more_than_so_much_is_gathered(tmp_path: Path, monkeypatch: pytest.Mo
     for page in pages:
         files.take(page_batch([page]))
     messages = messages_of(files)
-    assert len(messages) == 3
+    assert len(messages) == 6
     due = [(number, "upsert", number, number) for number in range(5)]
     assert in_files(tmp_path, messages) == {("left", 3): due}
+
+
+def test_a9_the_digest_of_a_set_is_that_of_the_rows_in_its_files(tmp_path: Path) -> None:
+    """By stage and checkpoint, however many files there are; in what order does not count."""
+    files = SnapshotFiles({"left": history(tmp_path / "left")})
+    files.take(
+        page_batch([state("left", 1, 3, (7, 70, False)), state("left", 1, 4, (7, 71, False))])
+    )
+    files._write()
+    files.take(page_batch([state("left", 2, 3, (8, 0, True))]))
+    output = WorkerOutput({}, files.messages())
+    assert {n: d.rows for n, d in output.digests["left"].items()} == {3: 2, 4: 1}
+    for n, digest in output.digests["left"].items():
+        names = [action["add"]["path"] for action in output.adds["left"][n]]
+        found = [pq.ParquetFile(tmp_path / "left" / name).read() for name in names[::-1]]
+        rows = pa.concat_tables(found).append_column("set_id", [[n] * digest.rows])
+        assert set_digests(rows) == [digest]

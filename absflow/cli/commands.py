@@ -28,6 +28,7 @@ from absflow.cli.options import (
 )
 from absflow.cli.reader import Reader
 from absflow.cli.records import DeletionRecord
+from absflow.cli.verify_command import verify_command
 from absflow.errors import AbsflowError, DeletionError
 from absflow.facts.listing import CheckpointRecord
 from absflow.protocol.checkpoints import Status
@@ -108,6 +109,9 @@ def show(
             if table.row_count:
                 console.print()
                 console.print(table)
+
+
+absflow.add_command(verify_command)
 
 
 @absflow.command()

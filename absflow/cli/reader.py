@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from absflow.cli.records import DeletionRecord, RetentionRecord, StateRecord
+from absflow.cli.state_rows import is_key, newest_rows
 from absflow.cli.storage import FileReader
-from absflow.errors import NotFoundError
 from absflow.facts.absent import no_checkpoint
 from absflow.facts.attempts import driver_of, published_sinks, stages_under
 from absflow.facts.inventory import JobInventory, gather
@@ -29,8 +25,9 @@ from absflow.facts.stages import (
     no_stage_in_checkpoint,
     whose_completed,
 )
-from absflow.protocol.checkpoints import StageColumns, Status
-from absflow.protocol.lineage import lineage_of
+from absflow.protocol.checkpoints import Manifest, StageColumns, Status
+from absflow.protocol.known import Completion, Known
+from absflow.protocol.lineage import shortened
 from absflow.protocol.retention.deletion import Deletion, freed, judge
 from absflow.protocol.retention.failures import parse
 from absflow.protocol.retention.inventory import Action, DeleteSets, RetentionPolicy
@@ -38,8 +35,6 @@ from absflow.protocol.retention.plan import explain, plan
 from absflow.storage.layout import Layout, check_place
 
 __all__ = ["Reader"]
-
-_ROW = "_absflow_row"
 
 
 class Reader:
@@ -55,8 +50,8 @@ class Reader:
         url = re.sub(r"^s3[an]://", "s3://", re.sub(r"^file:/+", "/", root))
         url = url if "://" in url else os.path.abspath(url)
         check_place(url)
-        self._layout = Layout(url.rstrip("/"))
-        self._storage = FileReader(root)
+        self.layout = Layout(url.rstrip("/"))
+        self.storage = FileReader(root, self.layout)
 
     @cached_property
     def stages(self) -> dict[str, StageColumns]:
@@ -69,11 +64,11 @@ class Reader:
 
     @cached_property
     def _stages(self) -> Stages:
-        return stages_under(self._storage, self._layout)
+        return stages_under(self.storage, self.layout)
 
     @cached_property
     def _facts(self) -> FactReader:
-        return FactReader(self._storage, self._layout)
+        return FactReader(self.storage, self.layout)
 
     def history(self, limit: int | None = None) -> HistoryRecord:
         """The newest checkpoints that were triggered; None for all."""
@@ -103,21 +98,21 @@ class Reader:
         find_stage(self.stages, stage)
         number, lineage, columns = self._lineage(stage, checkpoint_id)
         check_key(columns, key or {})
-        history = self._storage.open(self._layout.state(columns.table))
+        history = self.storage.open(self.layout.state(columns.table))
         wanted = ds.field("set_id").isin(pa.array(lineage, pa.int64()))
         for name, text in (key or {}).items():
-            wanted &= _is(name, _parse(name, text, history.schema.field(name).type))
+            wanted &= is_key(name, text, history.schema.field(name).type)
         names = [*columns.key, *columns.state]
-        with self._storage.reading(self._layout.state(columns.table)):
-            # Set ids are the names of directories: other sets' files are not even opened.
-            changes = history.to_table(columns=["set_id", "op", *names], filter=wanted)
-        rows = _newest(changes, columns.key, lineage).select(names)
+        # Set ids are the names of directories: other sets' files are not even opened.
+        table = self.layout.state(columns.table)
+        changes = self.storage.rows(table, ["set_id", "op", *names], wanted)
+        rows = newest_rows(changes, columns.key, lineage).select(names)
         return StateRecord(number, columns, rows)
 
     def retention(self, policy: RetentionPolicy) -> RetentionRecord:
         """What retention would do now, and why the rest stays."""
         there = self.inventory().inventory
-        failing = parse(self._storage.read(self._layout.retention_failures))
+        failing = parse(self.storage.read(self.layout.retention_failures))
         return RetentionRecord(plan(there, policy), explain(there, policy), tuple(failing.values()))
 
     def deletion(self, checkpoint_ids: Collection[int]) -> DeletionRecord:
@@ -138,8 +133,8 @@ class Reader:
 
     def inventory(self, asked: Collection[int] = ()) -> JobInventory:
         """What is there, as retention sees it; ``asked`` as for :func:`gather`."""
-        sinks = published_sinks(self._storage, self._layout)
-        return gather(self._storage, self._layout, sinks, asked)
+        sinks = published_sinks(self.storage, self.layout)
+        return gather(self.storage, self.layout, sinks, asked)
 
     def _size(self, found: JobInventory, actions: Sequence[Action]) -> int:
         """The bytes of all files of the sets that would be deleted."""
@@ -149,14 +144,14 @@ class Reader:
             if isinstance(action, DeleteSets)
             for table, there in found.sets[action.stage].items()
             if not there.keys().isdisjoint(action.set_ids)
-            for file in self._storage.files(self._layout.state(table))
+            for file in self.storage.files(self.layout.state(table))
             if file["partition.set_id"] in action.set_ids
         )
 
     @property
     def requests(self) -> str:
         """Where the ``requests`` table is, as deltalake takes it."""
-        return self._layout.requests
+        return self.layout.requests
 
     def driver(self) -> tuple[int, str]:
         """The newest driver's incarnation, and how it has ended; "" if it has not said so.
@@ -164,7 +159,7 @@ class Reader:
         Raises:
             NotFoundError: no job has ever started under the root.
         """
-        return driver_of(self._storage, self._layout)
+        return driver_of(self.storage, self.layout)
 
     def answer(self, request: str) -> Answer | None:
         """What answers a request; None while nothing does."""
@@ -174,49 +169,31 @@ class Reader:
         self, stage: str, checkpoint_id: int | None
     ) -> tuple[int, tuple[int, ...], StageColumns]:
         """The checkpoint, what to read of it, and the stage as it was then."""
-        asked = [] if checkpoint_id is None else [checkpoint_id]
-        known = self._facts.known(named=asked, triggers=False)
-        number = next(iter(asked or known.there[-1:]), 0)
+        manifest, taken = self.manifest(checkpoint_id)
+        number, found = manifest.checkpoint_id, manifest.stage(stage)
+        if found is None:
+            names = [each.report.stage for each in manifest.stages]
+            raise no_stage_in_checkpoint(stage, number, names)
+        return number, found.lineage, self.columns(stage, taken)
+
+    def manifest(self, checkpoint_id: int | None) -> tuple[Manifest, Completion]:
+        """A completed checkpoint with the lineages that are to be read; None for the newest.
+
+        Raises:
+            NotFoundError: there is no such completed checkpoint.
+        """
+        known = self.known([] if checkpoint_id is None else [checkpoint_id])
+        number = next(iter(known.there[-1:]), 0) if checkpoint_id is None else checkpoint_id
         if number not in known.there:
             raise no_checkpoint(self._facts, checkpoint_id)
-        lineages = self._facts.lineages([number])[number]
-        if stage not in lineages:
-            raise no_stage_in_checkpoint(stage, number, lineages)
-        compacted = self._facts.compacted(lineages.items())
-        lineage = lineage_of(stage, lineages[stage], compacted)
-        columns = self._stages.at(self.stages[stage], whose_completed(known.completions[number]))
-        return number, lineage, columns
+        manifest = self._facts.manifests([number])[number]
+        lineages = [(stage.report.stage, stage.lineage) for stage in manifest.stages]
+        return shortened(manifest, self._facts.compacted(lineages)), known.completions[number]
 
+    def known(self, named: Collection[int]) -> Known:
+        """What matters of the job's checkpoints, and these."""
+        return self._facts.known(named=named, triggers=False)
 
-def _newest(changes: pa.Table, key: Sequence[str], lineage: Sequence[int]) -> pa.Table:
-    """The last change of each key, unless it is a deletion; sorted by key."""
-    place = pc.index_in(changes["set_id"], value_set=pa.array(lineage, pa.int64()))
-    changes = changes.take(pc.sort_indices(place))
-    # By place: Arrow takes a name that begins with a dot for a path.
-    places = [f"key{place}" for place in range(len(key))]
-    numbered = changes.select(key).rename_columns(places)
-    numbered = numbered.append_column(_ROW, pa.array(np.arange(changes.num_rows)))
-    # In this thread: one of Arrow's may let go of NumPy's memory when Python has ended, and abort.
-    last = numbered.group_by(places, use_threads=False).aggregate([(_ROW, "max")])
-    last = last.filter(pc.equal(changes["op"].take(last[f"{_ROW}_max"]), "upsert"))
-    last = last.sort_by([(place, "ascending") for place in places])
-    return changes.take(last[f"{_ROW}_max"])
-
-
-def _is(name: str, value: pa.Scalar) -> ds.Expression:
-    return ds.field(name) == value if value.is_valid else ds.field(name).is_null()
-
-
-def _parse(name: str, text: str | None, type_: pa.DataType) -> pa.Scalar:
-    """A key column's value from the command line, in the form in which it is printed."""
-    if text is None:
-        return pa.scalar(None, type_)
-    try:
-        if pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
-            return pa.scalar(base64.b64decode(text, validate=True), type_)
-        return pa.scalar(text, pa.string()).cast(type_)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, binascii.Error) as error:
-        raise NotFoundError(
-            f"key column {name!r} has type {type_}, which {text!r} is not; give it as "
-            "`absflow state --json` prints it"
-        ) from error
+    def columns(self, stage: str, taken: Completion) -> StageColumns:
+        """A stage as it was at a checkpoint."""
+        return self._stages.at(self.stages[stage], whose_completed(taken))

@@ -16,10 +16,15 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow.fs import FileSelector, FileSystem, FileType, SubTreeFileSystem
 
-from absflow.errors import NotFoundError, StorageError
+from absflow.errors import DamagedError, NotFoundError, StorageError
+from absflow.facts.damage import damage_error
 from absflow.facts.reading import Match
+from absflow.storage.layout import Layout
 
-__all__ = ["FileReader", "expression"]
+__all__ = ["CHECKED", "FileReader", "expression", "place"]
+
+# Without, Arrow reads a flipped bit as another value.
+CHECKED = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
 
 
 class FileReader:
@@ -27,20 +32,47 @@ class FileReader:
 
     Raises:
         NotFoundError: a table is not there.
-        StorageError: something cannot be read.
+        DamagedError: a file of it is gone, or is not what was written.
+        StorageError: something else cannot be read.
     """
 
-    def __init__(self, root: str) -> None:
-        """Read below ``root``; it is named in errors only."""
+    def __init__(self, root: str, layout: Layout) -> None:
+        """Read where things lie by ``layout``; ``root`` is its name in errors."""
         self._root = root
+        self._layout = layout
         self._tables: dict[str, DeltaTable] = {}
         self._datasets: dict[str, ds.Dataset] = {}
 
     def table(self, path: str, columns: Sequence[str], matches: Sequence[Match] = ()) -> pa.Table:
-        """Rows of a table that match one of these; without any, all."""
+        """Rows of a table that match one of these; without any, all.
+
+        Columns that a table of an earlier version does not have are left out.
+        """
+        there = self.open(path).schema.names
         wanted = expression(matches) if matches else None
-        with self.reading(path):
-            return self.open(path).to_table(columns=list(columns), filter=wanted)
+        return self.rows(path, [name for name in columns if name in there], wanted)
+
+    def rows(self, table: str, columns: Sequence[str], wanted: ds.Expression | None) -> pa.Table:
+        """Rows of a table for which an expression holds; without one, all."""
+        dataset = self.open(table)
+        given = {"columns": list(columns), "filter": wanted, "fragment_scan_options": CHECKED}
+        with self.reading(table):
+            try:
+                return dataset.to_table(**given)
+            except (OSError, ValueError):
+                # Arrow does not say which file; so they are read one by one until it is seen.
+                for fragment in dataset.get_fragments(wanted):
+                    try:
+                        fragment.to_table(schema=dataset.schema, **given)
+                    except (OSError, ValueError) as error:
+                        path = f"{table}/{fragment.path}"
+                        raise self._damaged(path, error) from error
+                raise
+
+    def _damaged(self, path: str, error: Exception) -> DamagedError:
+        inside = path.removeprefix(f"{self._layout.root}/")
+        what = "it is gone" if isinstance(error, FileNotFoundError) else str(error)
+        return damage_error(self, self._layout, inside, what)
 
     def values(self, table: str, column: str) -> frozenset[int]:
         """The values that a partition column has in a table."""
@@ -58,7 +90,7 @@ class FileReader:
     def names(self, directory: str) -> list[str]:
         """The names in a directory, but for hidden ones; empty if there is none."""
         with self.reading(directory):
-            store, path = _place(directory)
+            store, path = place(directory)
             found = store.get_file_info(FileSelector(path, allow_not_found=True))
             names = (info.base_name for info in found)
             # Hidden ones are being written, or a kill left them: absflow.storage.files.
@@ -67,7 +99,7 @@ class FileReader:
     def read(self, path: str) -> str | None:
         """The text of a file; None if there is none."""
         with self.reading(path):
-            store, inside = _place(path)
+            store, inside = place(path)
             if store.get_file_info(inside).type is not FileType.File:
                 return None
             with store.open_input_file(inside) as file:
@@ -88,7 +120,7 @@ class FileReader:
         """
         if table not in self._datasets:
             with self.reading(table):
-                store, path = _place(table)
+                store, path = place(table)
                 inside = SubTreeFileSystem(path, store)
                 self._datasets[table] = self._delta(table).to_pyarrow_dataset(filesystem=inside)
         return self._datasets[table]
@@ -113,7 +145,8 @@ class FileReader:
             raise StorageError(f"could not read table {table!r}: {seen}") from error
 
 
-def _place(path: str) -> tuple[FileSystem, str]:
+def place(path: str) -> tuple[FileSystem, str]:
+    """The file system of a path, and the path in it."""
     store, inside = FileSystem.from_uri(path if "://" in path else os.path.abspath(path))
     return store, inside
 

@@ -9,7 +9,7 @@ booleans are one, in two's complement; a decimal is the two of its unscaled 128-
 one first; strings (UTF-8) and binary are their length in bytes, then the bytes as little-endian
 words, the last one padded with zeros. The words are folded from 0 on by ``hash = mix(hash ^ word)``
 where ``mix`` is one step of SplitMix64 (Steele, Lea, Flood 2014): add ``_SEED``, then finalise.
-Null has the hash ``_NULL``. A row folds the hashes of its columns in key order from ``_SEED`` on.
+Null has the hash ``NULL``. A row folds the hashes of its columns in key order from ``_SEED`` on.
 The key group is the hash modulo the number of key groups (Flink: murmur hash modulo the maximum
 parallelism).
 """
@@ -27,10 +27,21 @@ import pyarrow.compute as pc
 from absflow.columnar.pieces import take
 from absflow.errors import GraphError
 
-__all__ = ["check_key_type", "factorize", "hash64", "key_groups", "locate"]
+__all__ = [
+    "NULL",
+    "Hashes",
+    "check_key_type",
+    "factorize",
+    "flat",
+    "hash64",
+    "hash_column",
+    "key_groups",
+    "locate",
+    "mix",
+]
 
 _SEED = np.uint64(0x9E3779B97F4A7C15)
-_NULL = np.uint64(0xD1B54A32D192ED03)
+NULL = np.uint64(0xD1B54A32D192ED03)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
@@ -85,27 +96,29 @@ def hash64(columns: Sequence[pa.Array]) -> Hashes:
     """The 64-bit hash of every row over ``columns``; see the module for its definition."""
     result = np.full(len(columns[0]), _SEED, dtype=np.uint64)
     for column in columns:
-        result = _mix(result ^ _hash_column(_flat(column)))
+        result = mix(result ^ hash_column(flat(column)))
     return result
 
 
-def _mix(words: Hashes) -> Hashes:
+def mix(words: Hashes) -> Hashes:
+    """One step of SplitMix64."""
     words = words + _SEED
     words = (words ^ (words >> np.uint64(30))) * _MIX_1
     words = (words ^ (words >> np.uint64(27))) * _MIX_2
     return words ^ (words >> np.uint64(31))
 
 
-def _hash_column(column: pa.Array) -> Hashes:
+def hash_column(column: pa.Array) -> Hashes:
+    """The hash of each value of a type that a key may have."""
     if _is_bytes(column.type):
         hashes = _hash_bytes(column)
     elif pa.types.is_decimal128(column.type):
         words = _words(column, 2 * column.offset, 2 * len(column)).view(np.uint64).reshape(-1, 2)
-        hashes = _mix(_mix(words[:, 0]) ^ words[:, 1])
+        hashes = mix(mix(words[:, 0]) ^ words[:, 1])
     else:
-        hashes = _mix(_integers(column).view(np.uint64))
+        hashes = mix(_integers(column).view(np.uint64))
     if column.null_count:
-        hashes = np.where(column.is_null().to_numpy(zero_copy_only=False), _NULL, hashes)
+        hashes = np.where(column.is_null().to_numpy(zero_copy_only=False), NULL, hashes)
     return hashes
 
 
@@ -127,7 +140,7 @@ def _hash_bytes(column: pa.Array) -> Hashes:
         return np.empty(0, dtype=np.uint64)
     offsets = _words(column, column.offset, len(column) + 1)
     lengths = np.diff(offsets)
-    hashes = _mix(lengths.astype(np.uint64))
+    hashes = mix(lengths.astype(np.uint64))
     # One word may be read at every byte, so at the last one, too.
     data = np.frombuffer(column.buffers()[2] or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
     data = np.append(data, np.zeros(8, dtype=np.uint8))
@@ -136,7 +149,7 @@ def _hash_bytes(column: pa.Array) -> Hashes:
         rows = np.flatnonzero(lengths > start)
         beyond = (8 * np.maximum(start + 8 - lengths[rows], 0)).astype(np.uint64)
         word = words[offsets[rows] - offsets[0] + start] << beyond >> beyond
-        hashes[rows] = _mix(hashes[rows] ^ word)
+        hashes[rows] = mix(hashes[rows] ^ word)
     return hashes
 
 
@@ -153,7 +166,8 @@ def _is_bytes(type_: pa.DataType) -> bool:
     return any(test(type_) for test in tests) or pa.types.is_large_binary(type_)
 
 
-def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """A column in one piece, copied only if it has several."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     if column.num_chunks == 1:
@@ -178,7 +192,7 @@ def factorize(keys: pa.Table) -> tuple[Codes, pa.Table]:
     ([0, 1, 0], ['b', 'a'])
     """
     if keys.num_columns == 1:
-        encoded = _flat(keys.column(0)).dictionary_encode(null_encoding="encode")
+        encoded = flat(keys.column(0)).dictionary_encode(null_encoding="encode")
         codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         unique = encoded.dictionary.cast(keys.schema.field(0).type)
         return codes, pa.table([unique], schema=keys.schema)
@@ -195,7 +209,7 @@ def locate(keys: pa.Table, among: pa.Table) -> Codes:
         return _located(keys, among)
     # To look many rows up in a small hash table costs far less than to make one of them.
     pairs = zip(among.columns, keys.columns, strict=True)
-    there = reduce(pc.and_, (pc.is_in(a, value_set=_flat(k)) for a, k in pairs))
+    there = reduce(pc.and_, (pc.is_in(a, value_set=flat(k)) for a, k in pairs))
     rows = np.flatnonzero(there.to_numpy())
     found = _located(keys, take(among, rows))
     return np.append(rows, -1)[found]  # -1 finds the last
@@ -203,7 +217,7 @@ def locate(keys: pa.Table, among: pa.Table) -> Codes:
 
 def _located(keys: pa.Table, among: pa.Table) -> Codes:
     if keys.num_columns == 1:
-        needles, haystack = _flat(keys.column(0)), _flat(among.column(0))
+        needles, haystack = flat(keys.column(0)), flat(among.column(0))
         needles = needles.cast(haystack.type)
     else:
         needles, haystack = (pa.array(c) for c in _combined([keys, among]))
@@ -217,7 +231,7 @@ def _combined(tables: Sequence[pa.Table]) -> list[Codes]:
     sizes = [table.num_rows for table in tables]
     result, bound = np.zeros(sum(sizes), dtype=np.int64), 1
     for number in range(tables[0].num_columns):
-        both = _flat(
+        both = flat(
             pa.chunked_array(
                 [c for t in tables for c in t.column(number).chunks],
                 type=tables[0].schema.field(number).type,

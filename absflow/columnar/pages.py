@@ -36,6 +36,7 @@ __all__ = [
     "PageKind",
     "_channel_rows",
     "channel_schema",
+    "check",
     "control_rows",
     "decode",
     "encode",
@@ -72,6 +73,7 @@ PAGE_SCHEMA = pa.schema(
         # DATA: the epoch, 0 if the stage is to assign it. All others but REPORT and END: the
         # checkpoint.
         pa.field("checkpoint_id", pa.int64()),
+        # RESTORE: the digest of rows of a set that were read together, in the first page of them.
         pa.field("base_id", pa.int64()),
         pa.field("completed_id", pa.int64()),
         pa.field("triggered_ms", pa.int64()),
@@ -194,6 +196,12 @@ def decode(
     Raises:
         PageCorruptError: if the bytes are not what was encoded.
     """
+    message = check(payload, what, unchecked)
+    return pa.ipc.read_record_batch(pa.py_buffer(message), schema)
+
+
+def check(payload: bytes | pa.Buffer, what: str, unchecked: bool = True) -> memoryview:
+    """The message in ``payload``; arguments and errors as of :func:`decode`."""
     if len(payload) < _HEADER.size:
         raise PageCorruptError(_corrupt(what, f"only {len(payload)} bytes"))
     *format_, expected = _HEADER.unpack_from(payload)
@@ -202,7 +210,7 @@ def decode(
     message = memoryview(payload)[_HEADER.size :]
     if unchecked and (seen := zlib.crc32(message)) != expected:
         raise PageCorruptError(_corrupt(what, f"checksum {seen:08x} where {expected:08x} is due"))
-    return pa.ipc.read_record_batch(pa.py_buffer(message), schema)
+    return message
 
 
 def _corrupt(what: str, seen: str) -> str:

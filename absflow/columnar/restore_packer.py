@@ -3,7 +3,8 @@
 The rows of all sets of a lineage are hashed to the key groups of now, whatever their number was,
 and packed into RESTORE pages. A key group lays its pages on each other in the order of the lineage
 (:mod:`~absflow.columnar.restoring`): the last row of a key wins. So nothing is sorted or joined,
-however many sets there are.
+however many sets there are. The pages carry the digests of what was read, so that the rows are read
+once, and seen to be all of each set.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from absflow.columnar.digest import set_digests
 from absflow.columnar.keys import key_groups
 from absflow.columnar.packing import FLUSH_PAGES, gathered, split
 from absflow.columnar.pages import Page, PageKind, page_batches
@@ -72,6 +74,7 @@ class StatePacker:
 
     def _pages(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Page]:
         for table in gathered(batches, self.flush_rows, FLUSH_PAGES * self.page_bytes):
+            digests = self._digests(table)
             rows, places = self._rows(table)
             if not rows.num_rows:
                 continue
@@ -82,10 +85,17 @@ class StatePacker:
                         key_group=group,
                         kind=PageKind.RESTORE,
                         checkpoint_id=self.checkpoint_id,
+                        base_id=digests.pop(place, 0),
                         seq=place,
                         rows=count,
                         payload=payload,
                     )
+
+    def _digests(self, table: pa.Table) -> dict[int, int]:
+        """By place in the lineage, of the rows as they are stored; none of what is migrated."""
+        if self.migrate is not None:
+            return {}
+        return {self.lineage.index(s.set_id): s.digest for s in set_digests(table)}
 
     def _rows(self, table: pa.Table) -> tuple[pa.Table, Any]:
         """Rows of :func:`~absflow.columnar.state.snapshot_schema`, and their place in lineage."""

@@ -35,7 +35,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from absflow.columnar.pages import decode, encode, encoded
+from absflow.columnar.pages import check, decode, encode, encoded
 from absflow.columnar.pieces import PAGE_BYTES, pieces
 from absflow.columnar.state import DELETED, KeyedState, state_schema
 from absflow.errors import PageCorruptError
@@ -44,6 +44,7 @@ __all__ = [
     "PIECE_PAGES",
     "KeyGroupState",
     "StateFiles",
+    "check_pieces",
     "in_range",
     "load",
     "of_range",
@@ -337,21 +338,35 @@ def read_pieces(files: StateFiles, name: str, schema: pa.Schema, what: str) -> p
         StorageError: the file is gone.
     """
     buffer, unchecked = files.read(name)
-    batches, at = [], len(_FORMAT)
+    what = f"{what}, {name}"
+    batches = [decode(piece, schema, what, unchecked) for piece in _payloads(buffer, what)]
+    return pa.Table.from_batches(batches, schema)
+
+
+def check_pieces(buffer: pa.Buffer, what: str) -> None:
+    """See that a file is what was written; ``what`` names it in errors.
+
+    Raises:
+        PageCorruptError: it is not.
+    """
+    for piece in _payloads(buffer, what):
+        check(piece, what)
+
+
+def _payloads(buffer: pa.Buffer, what: str) -> Iterator[pa.Buffer]:
+    at = len(_FORMAT)
     if buffer[:at].to_pybytes() != _FORMAT:
         raise PageCorruptError(
-            f"{what}, {name} is corrupt: it does not begin with {_FORMAT!r}; restore the job from "
-            "its last checkpoint"
+            f"{what} is corrupt: it does not begin with {_FORMAT!r}; restore the job from its "
+            "last checkpoint"
         )
     while at < len(buffer):
         start = at + _LENGTH.size
         (length,) = _LENGTH.unpack(buffer[at:start]) if start <= len(buffer) else (-1,)
         if not 0 <= length <= len(buffer) - start:
             raise PageCorruptError(
-                f"{what}, {name} is corrupt: a piece at byte {at} of {len(buffer)} has {length} "
-                "bytes; restore the job from its last checkpoint"
+                f"{what} is corrupt: a piece at byte {at} of {len(buffer)} has {length} bytes; "
+                "restore the job from its last checkpoint"
             )
         at = start + length
-        piece = buffer.slice(start, length)
-        batches.append(decode(piece, schema, f"{what}, {name}", unchecked))
-    return pa.Table.from_batches(batches, schema)
+        yield buffer.slice(start, length)

@@ -78,6 +78,7 @@ _BACKLOG = pa.struct(
         ("age_ms", pa.int64()),
     ]
 )
+_SET = pa.struct([("set_id", pa.int64()), ("rows", pa.int64()), ("digest", pa.int64())])
 _STAGE = pa.struct(
     [
         ("stage", pa.string()),
@@ -101,6 +102,7 @@ _STAGE = pa.struct(
         ("busy", pa.float64()),
         ("backpressured", pa.float64()),
         ("backlogs", pa.list_(_BACKLOG)),
+        ("sets", pa.list_(_SET)),
     ]
 )
 # A row of `checkpoints` that is no fact of a checkpoint: the answer to a request that got none.
@@ -124,6 +126,8 @@ CHECKPOINTS = pa.schema(
         ("stage", pa.string()),
         ("set_id", pa.int64()),
         ("replaces", pa.list_(pa.int64())),
+        ("set_rows", pa.int64()),
+        ("set_digest", pa.int64()),
         ("fingerprint", pa.string()),
         ("versions", pa.map_(pa.string(), pa.string())),
     ]

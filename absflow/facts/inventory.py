@@ -6,18 +6,20 @@ directories are read, never the rows of a state history or a channel.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from absflow.errors import NotFoundError
 from absflow.facts import records
 from absflow.facts.reading import FactReader, StorageReader
 from absflow.facts.stages import Stages, stages_of, whose_completed
-from absflow.protocol.checkpoints import AttemptFact, StageColumns
+from absflow.protocol.checkpoints import AttemptFact, SetDigest, StageColumns
 from absflow.protocol.known import Known, summarise
+from absflow.protocol.lineage import Compacted
 from absflow.protocol.recovery import attempts
 from absflow.protocol.retention.inventory import (
     Channel,
@@ -45,6 +47,7 @@ class JobInventory:
         whose: by which description each completed checkpoint is to be read.
         sets: the sets in each table of state history, by stage and table, and their rows.
         known: the facts that it rests on.
+        digests: of the sets that retained checkpoints name, by stage and set, as far as known.
     """
 
     inventory: Inventory
@@ -52,6 +55,7 @@ class JobInventory:
     whose: Mapping[int, tuple[int, int]]
     sets: Mapping[str, Mapping[str, Mapping[int, int]]]
     known: Known
+    digests: Mapping[tuple[str, int], SetDigest] = field(default_factory=dict)
 
     @property
     def summary(self) -> Known:
@@ -111,11 +115,7 @@ def gather(
         sets={stage: frozenset(counted) for stage, counted in rows.items()},
         rows=rows,
         channels=_channels(
-            reader,
-            layout,
-            current,
-            graph,
-            {n: manifests[n] for n in own & manifests.keys()},
+            reader, layout, current, graph, {n: manifests[n] for n in own & manifests.keys()}
         ),
         sinks=tuple(
             Sink(name, stage, {done[held[name]]: held[name]} if held.get(name) in done else {})
@@ -125,7 +125,18 @@ def gather(
         positions=_attempts_in(reader.names(layout.positions)),
     )
     taken_by = {n: whose_completed(c) for n, c in known.completions.items()}
-    return JobInventory(inventory, stages, taken_by, sets, known)
+    digests = _digests(manifests, inventory.compacted)
+    return JobInventory(inventory, stages, taken_by, sets, known, digests)
+
+
+def _digests(
+    manifests: Mapping[int, Iterable[Row]], compacted: Iterable[Compacted]
+) -> dict[tuple[str, int], SetDigest]:
+    found = {(c.stage, c.set_id): c.digest for c in compacted if c.digest is not None}
+    for stage in itertools.chain.from_iterable(manifests.values()):
+        for each in stage.get("sets") or ():
+            found[stage["stage"], each["set_id"]] = SetDigest(**each)
+    return found
 
 
 def of_facts(known: Known, manifests: Mapping[int, Sequence[Row]], current: int) -> dict[str, Any]:

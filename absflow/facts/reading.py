@@ -37,7 +37,7 @@ _DELETED, _COMPACTED = FactKind.DELETED.value, FactKind.COMPACTED.value
 _KINDS = tuple(kind.value for kind in FactKind)
 _LIGHT = (
     *("checkpoint_id", "kind", "type", "attempt", "incarnation", "derived_from"),
-    *("stage", "set_id", "replaces"),
+    *("stage", "set_id", "replaces", "set_rows", "set_digest"),
 )
 _TRIGGER = (
     *("attempt", "checkpoint_id", "base_id", "completed_id", "kind", "request"),
@@ -84,7 +84,10 @@ class StorageReader(Protocol):
     """How a storage root is looked into."""
 
     def table(self, path: str, columns: Sequence[str], matches: Sequence[Match] = ()) -> pa.Table:
-        """Rows of a table that match one of these; without any, all. Their order is no matter."""
+        """Rows of a table that match one of these; without any, all. Their order is no matter.
+
+        Columns that a table of an earlier version does not have are left out.
+        """
 
     def values(self, table: str, column: str) -> frozenset[int]:
         """The values that a partition column has in a table."""

@@ -18,6 +18,7 @@ from absflow.protocol.checkpoints import (
     FactKind,
     Kind,
     Manifest,
+    SetDigest,
     StageManifest,
     StageReport,
 )
@@ -78,12 +79,15 @@ def _origin(text: str | None) -> Origin | None:
 
 def compacted_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Compacted, ...]:
     """The COMPACTED facts in rows of ``checkpoints``."""
-    kind = FactKind.COMPACTED.value
-    return tuple(
-        Compacted(row["checkpoint_id"], row["stage"], row["set_id"], tuple(row["replaces"]))
-        for row in rows
-        if row["kind"] == kind
-    )
+    return tuple(_compacted(row) for row in rows if row["kind"] == FactKind.COMPACTED.value)
+
+
+def _compacted(row: Mapping[str, Any]) -> Compacted:
+    digest = None
+    if row.get("set_digest") is not None:  # who only wants lineages does not read it
+        digest = SetDigest(row["set_id"], row["set_rows"], row["set_digest"])
+    replaces = tuple(row["replaces"])
+    return Compacted(row["checkpoint_id"], row["stage"], row["set_id"], replaces, digest)
 
 
 def deleted_of(rows: Iterable[Mapping[str, Any]]) -> frozenset[int]:
@@ -106,7 +110,7 @@ def manifest_of(row: Mapping[str, Any]) -> Manifest:
         row["base_id"],
         millis(row["triggered_at"]),
         tuple(map(stage_of, row["stages"])),
-        Kind(row["type"]),
+        Kind(row["type"] or Kind.CHECKPOINT.value),
         row["request"] or "",
         row["derived_from"],
     )
@@ -125,6 +129,7 @@ def stage_row(stage: StageManifest) -> dict[str, Any]:
         {name: value for name, value in asdict(state).items() if name != "stage"}
         for state in stage.in_flight
     ]
+    row["sets"] = [asdict(each) for each in stage.sets]
     return row | (asdict(stage.load) if stage.load else dict.fromkeys(_LOAD))
 
 
@@ -142,7 +147,8 @@ def stage_of(row: Mapping[str, Any]) -> StageManifest:
         rows = row["backlogs"]
         backlogs = None if rows is None else tuple(Backlog(**each) for each in rows)
         load = Load(row["busy"], row["backpressured"], backlogs)
-    return StageManifest(StageReport(**known), tuple(row["lineage"]), in_flight, load)
+    sets = tuple(SetDigest(**each) for each in row.get("sets") or ())
+    return StageManifest(StageReport(**known), tuple(row["lineage"]), in_flight, load, sets)
 
 
 def timestamp(time_ms: int) -> datetime:

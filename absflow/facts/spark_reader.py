@@ -33,8 +33,12 @@ class SparkStorageReader:
         self.read: Callable[[str], str | None] = files.read
 
     def table(self, path: str, columns: Sequence[str], matches: Sequence[Match] = ()) -> pa.Table:
-        """Rows of a table that match one of these; without any, all."""
+        """Rows of a table that match one of these; without any, all.
+
+        Columns that a table of an earlier version does not have are left out.
+        """
         frame = tables.read(self._spark, path)
+        columns = [name for name in columns if name in frame.columns]
         if matches:
             frame = frame.where(reduce(or_, map(_wanted, matches)))
         with tables.reading(path):

@@ -11,6 +11,7 @@ import logging
 from dataclasses import asdict, astuple
 from typing import Any, Protocol
 
+from absflow.protocol.checkpoints import SetDigest
 from absflow.protocol.known import Completion, Known
 from absflow.protocol.lineage import Compacted
 from absflow.storage.delta.log import log_file
@@ -73,9 +74,7 @@ def _covers(reader: _Reads, layout: Layout, version: int) -> bool:
 
 
 def _summary_of(document: dict[str, Any]) -> Known:
-    compacted = (
-        Compacted(**{**fact, "replaces": tuple(fact["replaces"])}) for fact in document["compacted"]
-    )
+    compacted = map(_compacted, document["compacted"])
     completions = (Completion(*given) for given in document["completions"])
     return Known(
         upto=document["upto"],
@@ -86,3 +85,9 @@ def _summary_of(document: dict[str, Any]) -> Known:
         aborted_before=document["aborted"],
         triggered=document["upto"],
     )
+
+
+def _compacted(fact: dict[str, Any]) -> Compacted:
+    digest = fact.get("digest")
+    given = {"replaces": tuple(fact["replaces"]), "digest": digest and SetDigest(**digest)}
+    return Compacted(**{**fact, **given})

@@ -194,6 +194,8 @@ class FactWriter:
         """State that a set stands for several."""
         row = self._retained(fact.checkpoint_id, FactKind.COMPACTED, now_ms)
         row |= {"stage": fact.stage, "set_id": fact.set_id, "replaces": list(fact.replaces)}
+        if fact.digest is not None:
+            row |= {"set_rows": fact.digest.rows, "set_digest": fact.digest.digest}
         self._checkpoints.insist(row)
 
     def _retained(self, checkpoint_id: int, kind: FactKind, now_ms: int) -> dict[str, Any]:

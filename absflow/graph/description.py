@@ -41,7 +41,7 @@ def describe(graph: Graph) -> dict[str, dict[str, object]]:
 
 
 def fingerprint(graph: Graph) -> str:
-    """A digest of :func:`describe`."""
+    """A hash of :func:`describe`."""
     text = json.dumps(describe(graph), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -20,6 +20,7 @@ __all__ = [
     "FailureReason",
     "Kind",
     "Manifest",
+    "SetDigest",
     "StageColumns",
     "StageManifest",
     "StageReport",
@@ -181,6 +182,21 @@ class ChannelState:
 
 
 @dataclass(frozen=True, slots=True)
+class SetDigest:
+    """What is said of the rows of a set, so that a reader sees that they are the same.
+
+    Attributes:
+        set_id: the set.
+        rows: how many rows it has.
+        digest: the sum of their hashes (:mod:`absflow.columnar.digest`).
+    """
+
+    set_id: int
+    rows: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
 class StageManifest:
     """One stage in a manifest.
 
@@ -189,12 +205,14 @@ class StageManifest:
         lineage: the sets that make up its state, oldest first.
         in_flight: rows that are on their way to it; known when the checkpoint completes.
         load: how busy it was then, and how far behind; None if the job did not take it.
+        sets: the digest of each set of the lineage; of those that an earlier version wrote, none.
     """
 
     report: StageReport
     lineage: tuple[int, ...]
     in_flight: tuple[ChannelState, ...] = ()
     load: Load | None = None
+    sets: tuple[SetDigest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

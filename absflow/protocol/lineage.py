@@ -24,7 +24,7 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from absflow.protocol.checkpoints import Manifest
+from absflow.protocol.checkpoints import Manifest, SetDigest, StageManifest
 
 __all__ = [
     "SPAN",
@@ -51,12 +51,14 @@ class Compacted:
         stage: the stage.
         set_id: the set that was written.
         replaces: at least two sets, oldest first, of which it was made.
+        digest: of the set; None if an earlier version wrote it.
     """
 
     checkpoint_id: int
     stage: str
     set_id: int
     replaces: tuple[int, ...]
+    digest: SetDigest | None = None
 
 
 def compacted_id(begin: int, end: int) -> int:
@@ -150,8 +152,13 @@ def lineage_of(
 def shortened(manifest: Manifest, compacted: Iterable[Compacted]) -> Manifest:
     """The manifest with the lineages that are to be read; arguments as for :func:`lineage_of`."""
     facts = tuple(compacted)
-    stages = (
-        replace(stage, lineage=lineage_of(stage.report.stage, stage.lineage, facts))
-        for stage in manifest.stages
-    )
-    return replace(manifest, stages=tuple(stages))
+    return replace(manifest, stages=tuple(_shortened(stage, facts) for stage in manifest.stages))
+
+
+def _shortened(stage: StageManifest, facts: tuple[Compacted, ...]) -> StageManifest:
+    name = stage.report.stage
+    lineage = lineage_of(name, stage.lineage, facts)
+    written = (c.digest for c in facts if c.stage == name and c.digest is not None)
+    digests = {each.set_id: each for each in (*stage.sets, *written)}
+    sets = tuple(digests[set_id] for set_id in lineage if set_id in digests)
+    return replace(stage, lineage=lineage, sets=sets)

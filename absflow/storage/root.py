@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout, check_place
+from absflow.storage.session import check_pages
 
 __all__ = ["StorageRoot"]
 
@@ -33,6 +34,7 @@ class StorageRoot:
         Raises:
             StorageError: no job can have this path.
         """
+        check_pages(spark)
         files = Files(spark)
         root = files.qualified(path)
         check_place(root)

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from pyspark.sql import SparkSession
 
-__all__ = ["conf_set"]
+__all__ = ["check_pages", "conf_set"]
+
+_CHECK_PAGES = "parquet.page.verify-checksum.enabled"
+
+
+def check_pages(spark: SparkSession) -> None:
+    """Have the session look at the checksums in Parquet files, unless somebody has chosen.
+
+    Without, a flipped bit is read as another value. Spark hands the session's conf on to every scan
+    (``newHadoopConf``), those of streams and of Delta among them; options of a frame would not
+    reach these.
+    """
+    hadoop: Any = spark.sparkContext._jsc
+    chosen = spark.conf.get(_CHECK_PAGES, None) or hadoop.hadoopConfiguration().get(_CHECK_PAGES)
+    if chosen is None:
+        spark.conf.set(_CHECK_PAGES, "true")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
+from absflow.columnar.digest import set_digests
 from absflow.facts.columns import ATTEMPTS, BARRIERS, CHECKPOINTS, OVERTAKES
+from absflow.protocol.checkpoints import SetDigest
 from absflow.protocol.lineage import Compacted, extend_lineage
 from absflow.storage.state_history import history_columns
 
@@ -198,7 +200,9 @@ def _facts(root: Root, attempt: int, sets: Mapping[str, Mapping[int, list[Row]]]
                     rows = sets[stage.name].get(c.id, [])
                     before = tuple(manifest.get(stage.name, {}).get("lineage", ()))
                     lineage = extend_lineage(before, c.id, c.base, len(rows))
-                    manifest[stage.name] = _report(c, number, stage, len(rows), lineage)
+                    row = _report(c, number, stage, len(rows), lineage)
+                    row["sets"] = [_digest(stage, sets[stage.name][n]) for n in lineage]
+                    manifest[stage.name] = row
         facts.append(
             {
                 "checkpoint_id": c.id,
@@ -217,6 +221,13 @@ def _facts(root: Root, attempt: int, sets: Mapping[str, Mapping[int, list[Row]]]
             }
         )
     return facts
+
+
+def _digest(stage: Stage, rows: list[Row]) -> Row:
+    """The digest of a set with these rows."""
+    table = pa.Table.from_pylist(rows, history_columns(stage.keys, stage.columns))
+    (digest,) = set_digests(table)
+    return asdict(digest)
 
 
 def retire(root: Root, checkpoint_id: int) -> None:
@@ -260,12 +271,15 @@ def compact(root: Root, stage: str, checkpoint_id: int, replaces: list[int]) -> 
     _write(target, history_columns(given.keys, given.columns), rows)
     ids = ", ".join(map(str, replaces))
     DeltaTable(str(target)).delete(f"set_id IN ({ids})")
-    add_compacted(root, Compacted(checkpoint_id, stage, -checkpoint_id, tuple(replaces)))
+    digest = SetDigest(**_digest(given, rows))
+    add_compacted(root, Compacted(checkpoint_id, stage, -checkpoint_id, tuple(replaces), digest))
 
 
 def add_compacted(root: Root, fact: Compacted) -> None:
     """Say that this set was made."""
     named = {"stage": fact.stage, "set_id": fact.set_id, "replaces": list(fact.replaces)}
+    if fact.digest is not None:
+        named |= {"set_rows": fact.digest.rows, "set_digest": fact.digest.digest}
     _add_fact(root, {"checkpoint_id": fact.checkpoint_id, "kind": "COMPACTED", **named})
 
 
@@ -302,7 +316,7 @@ def _report(c: Checkpoint, number: int, stage: Stage, changed: int, lineage: Ite
     if stage.name == "aircraft":
         unread = {"input": "legs", "commits": 31, "rows": 4_500, "bytes": 270_000, "age_ms": 9_300}
         row["backlogs"] = [unread]
-    assert row.keys() == {f.name for f in _STAGE}
+    assert row.keys() | {"sets"} == {f.name for f in _STAGE}
     return row
 
 

@@ -52,6 +52,7 @@ def by_key(rows):
         ("restore", "--help"),
         ("savepoint", "--help"),
         ("delete", "--help"),
+        ("verify", "--help"),
     ],
     ids=" ".join,
 )

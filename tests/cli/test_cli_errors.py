@@ -19,7 +19,7 @@ def test_only_the_lineage_is_read(small, tmp_path):
         if folder.name not in {"set_id=1", "set_id=3", "set_id=4"}:
             shutil.rmtree(folder)
     assert document(root, "state", "aircraft", "--at", "4")["keys"] == 4
-    assert "could not read table" in failure(root, "state", "aircraft", "--at", "8")
+    assert "is damaged: it is gone" in failure(root, "state", "aircraft", "--at", "8")
 
 
 def test_the_storage_root_is_found_in_three_places(small, tmp_path):

@@ -18,7 +18,7 @@ BASE = Manifest(4, 1, 1000, (part("a"), part("b")), Kind.CHECKPOINT)
 
 def test_what_is_not_given_is_kept_as_it_was():
     """The report is of the base, and so is the lineage: nothing is copied."""
-    made = compose(6, 2000, BASE, {"a": 3})
+    made = compose(6, 2000, BASE, {"a": 3}, {})
     assert made.stage("b") is BASE.stage("b")
     assert [s.report.stage for s in made.stages] == ["a", "b"]
     assert (made.checkpoint_id, made.base_id, made.derived_from) == (6, 0, 4)
@@ -28,18 +28,18 @@ def test_what_is_not_given_is_kept_as_it_was():
 def test_what_is_given_is_one_full_set_at_the_positions_of_the_base():
     """Nothing of how the base came about is said of it."""
     report = StageReport("a", 6, 9, {"a-in": "7"}, rows_changed=3, keys_total=3)
-    assert compose(6, 2000, BASE, {"a": 3}).stage("a") == StageManifest(report, (6,))
+    assert compose(6, 2000, BASE, {"a": 3}, {}).stage("a") == StageManifest(report, (6,))
 
 
 def test_no_keys_are_no_set():
     """As of a snapshot without a change."""
     report = StageReport("a", 6, 9, {"a-in": "7"})
-    assert compose(6, 2000, BASE, {"a": 0}).stage("a") == StageManifest(report, ())
+    assert compose(6, 2000, BASE, {"a": 0}, {}).stage("a") == StageManifest(report, ())
 
 
 def test_what_is_made_from_nothing_has_no_positions():
     """So every source begins where its options say."""
-    made = compose(1, 2000, None, {"a": 0, "b": 2})
+    made = compose(1, 2000, None, {"a": 0, "b": 2}, {})
     assert made.derived_from == 0
     assert made.stages == (
         StageManifest(StageReport("a", 1, 0), ()),

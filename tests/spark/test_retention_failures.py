@@ -36,11 +36,11 @@ def test_a4_a_compaction_that_fails_stops_nothing_else_and_is_shown(
     monkeypatch.setattr(retention, "REST", 0.0)
     compact, tried = Retention._compact, []
 
-    def failing(self: Retention, fact: Any, found: Any) -> None:
+    def failing(self: Retention, fact: Any, found: Any) -> Any:
         tried.append(fact.stage)
         if fact.stage == "left":
             raise OSError("no space left on device")
-        compact(self, fact, found)
+        return compact(self, fact, found)
 
     monkeypatch.setattr(Retention, "_compact", failing)
     write_source(tmp_path / "a", files=300, rows=20, seed=41)

@@ -20,12 +20,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from chispa import assert_df_equality
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from reading import completed, files_read, stage_of
 from session import settings
 
 import absflow
+from absflow.columnar.digest import set_digests
+from absflow.protocol.checkpoints import SetDigest
+from absflow.spark.worker.set_digests import read_digests
 
 pytestmark = pytest.mark.spark
 
@@ -199,3 +203,16 @@ def test_pandas_frames_keep_what_arrow_tables_keep(spark: SparkSession, root: Pa
         ignore_row_order=True,
         ignore_nullable=True,
     )
+
+
+def test_a9_digests_of_every_type_come_out_equal_both_ways(spark: SparkSession, root: Path) -> None:
+    """What the workers hashed as they wrote, Spark and Arrow hash as they read."""
+    rows = completed(spark, root / "job")
+    for stage in ("by_key", "by_time"):
+        due = {s["set_id"]: SetDigest(**s) for row in rows for s in stage_of(row, stage)["sets"]}
+        assert due.keys() == {n for row in rows for n in stage_of(row, stage)["lineage"]}
+        path = str(root / "job" / "state" / stage)
+        seen = read_digests(spark.read.format("delta").load(path))
+        arrow = set_digests(DeltaTable(path).to_pyarrow_table())
+        assert {n: seen[n] for n in due} == due
+        assert {each.set_id: each for each in arrow if each.set_id in due} == due

@@ -6,12 +6,14 @@ import datetime as dt
 import json
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from damaging import flip_in_values
 
 from absflow.errors import StorageError
 from absflow.storage.delta import data_files
@@ -163,6 +165,19 @@ def test_a_partition_of_two_columns() -> None:
         3: {"p": "1", "q": "2"},
         4: {"p": None, "q": None},
     }
+
+
+def test_a9_a_flipped_bit_in_a_value_is_not_read_as_another(tmp_path: Path) -> None:
+    """Pages have checksums, and whoever looks at them sees it."""
+    table = pa.table({"n": pa.array(range(1000)), "p": pa.array([1] * 1000)}, schema=NUMBERS)
+    put = partial(create, str(tmp_path))
+    (action,) = write(table.to_batches(), NUMBERS, described(NUMBERS), "none", "4.2.0", put)
+    path = tmp_path / action["add"]["path"]
+    assert pq.ParquetFile(path, page_checksum_verification=True).read() == table
+    flip_in_values(path, "n")
+    assert pq.ParquetFile(path).read() != table
+    with pytest.raises(OSError, match="CRC checksum verification failed"):
+        pq.ParquetFile(path, page_checksum_verification=True).read()
 
 
 def test_no_rows_no_file() -> None:

@@ -11,6 +11,7 @@ from absflow.errors import ProtocolViolation
 from absflow.protocol.checkpoints import (
     Kind,
     Manifest,
+    SetDigest,
     StageManifest,
 )
 from absflow.protocol.coordinator.messages import (
@@ -65,7 +66,9 @@ def compose_manifest(state: Coordinator, pending: Pending) -> Manifest:
                 pending.barrier.base_id,
                 report.rows_changed,
             )
-            stages.append(StageManifest(report, lineage))
+            known = (*(before.sets if before else ()), *_digest(pending, name))
+            sets = tuple(each for each in known if each.set_id in lineage)
+            stages.append(StageManifest(report, lineage, sets=sets))
         elif before is not None:
             stages.append(before)
     barrier = pending.barrier
@@ -77,6 +80,10 @@ def compose_manifest(state: Coordinator, pending: Pending) -> Manifest:
         pending.kind,
         pending.request,
     )
+
+
+def _digest(pending: Pending, stage: str) -> tuple[SetDigest, ...]:
+    return (pending.digests[stage],) if stage in pending.digests else ()
 
 
 def advance(state: Coordinator, manifest: Manifest, now_ms: int) -> Coordinator:

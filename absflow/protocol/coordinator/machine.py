@@ -283,10 +283,12 @@ def _found(state: Coordinator, event: HistoryFound) -> _Stepped:
     if event.stage in pending.found:
         return state, (DiscardReport(event.checkpoint_id, event.stage, Unexpected.DUPLICATE),)
     report = replace(pending.reports[event.stage], async_ms=event.async_ms)
+    digests = {**pending.digests, event.stage: event.digest} if event.digest else pending.digests
     pending = replace(
         pending,
         reports={**pending.reports, event.stage: report},
         found=pending.found | {event.stage},
+        digests=digests,
     )
     return _collect(state, pending), ()
 

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 from absflow.protocol.alignment_state import Barrier
-from absflow.protocol.checkpoints import FailureReason, Kind, Manifest, StageReport
+from absflow.protocol.checkpoints import (
+    FailureReason,
+    Kind,
+    Manifest,
+    SetDigest,
+    StageReport,
+)
 from absflow.protocol.lineage import Compacted
 
 __all__ = [
@@ -131,11 +137,15 @@ class StageReported:
 
 @dataclass(frozen=True, slots=True)
 class HistoryFound:
-    """A stage's snapshot was found in the log of its history table (or it had no change)."""
+    """A stage's snapshot was found in the log of its history table (or it had no change).
+
+    ``digest`` is of the set that it wrote; None if it wrote none.
+    """
 
     checkpoint_id: int
     stage: str
     async_ms: int = 0
+    digest: SetDigest | None = None
 
 
 @dataclass(frozen=True, slots=True)

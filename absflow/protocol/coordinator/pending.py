@@ -11,7 +11,7 @@ from enum import Enum
 
 from absflow.errors import ProtocolViolation
 from absflow.protocol.alignment_state import Barrier
-from absflow.protocol.checkpoints import FactKind, Kind, Manifest, StageReport
+from absflow.protocol.checkpoints import FactKind, Kind, Manifest, SetDigest, StageReport
 from absflow.protocol.coordinator.messages import Policy, RootInput, Topology
 
 __all__ = ["PHASE_TRANSITIONS", "Coordinator", "Pending", "Phase", "validate"]
@@ -60,6 +60,7 @@ class Pending:
         phase: where it stands.
         reports: what the stages said so far.
         found: stages whose history was found in their table's log.
+        digests: of the sets that they wrote.
         kind: CHECKPOINT or SAVEPOINT.
         request: the request that a savepoint answers.
         stop: the job is to stop once it has completed.
@@ -72,6 +73,7 @@ class Pending:
     phase: Phase = Phase.TRIGGERING
     reports: Mapping[str, StageReport] = field(default_factory=dict)
     found: frozenset[str] = frozenset()
+    digests: Mapping[str, SetDigest] = field(default_factory=dict)
     kind: Kind = Kind.CHECKPOINT
     request: str = ""
     stop: bool = False

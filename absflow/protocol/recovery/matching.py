@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from absflow.protocol.checkpoints import ChannelState, Manifest, StageManifest
+from absflow.protocol.checkpoints import ChannelState, Manifest, SetDigest, StageManifest
 
 __all__ = ["Declared", "Fit", "StageFit", "fit", "table_of", "widens"]
 
@@ -36,6 +36,7 @@ class StageFit:
         migrate: a declared migration gives the new state.
         key_groups: then and now.
         in_flight: rows on their way to the stage, each with the name of its input now.
+        sets: the digests of the sets, as far as they are known.
     """
 
     stage: str
@@ -46,6 +47,7 @@ class StageFit:
     migrate: bool = False
     key_groups: tuple[int, int] = (0, 0)
     in_flight: tuple[tuple[str, ChannelState], ...] = ()
+    sets: tuple[SetDigest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,15 @@ class _Fitting:
         changed = other or source != name
         in_flight = self._in_flight(title, reported, old, described)
         return StageFit(
-            name, source, reported.lineage, keys, changed, migrate, groups, tuple(in_flight)
+            name,
+            source,
+            reported.lineage,
+            keys,
+            changed,
+            migrate,
+            groups,
+            tuple(in_flight),
+            reported.sets,
         )
 
     def _in_flight(

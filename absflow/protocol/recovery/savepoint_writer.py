@@ -23,7 +23,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from absflow.protocol.checkpoints import Kind, Manifest, StageManifest, StageReport
+from absflow.protocol.checkpoints import (
+    Kind,
+    Manifest,
+    SetDigest,
+    StageManifest,
+    StageReport,
+)
 
 __all__ = ["NO_ATTEMPT", "WrittenSavepoint", "compose", "cut_of", "describe", "table_for"]
 
@@ -58,7 +64,11 @@ def cut_of(checkpoint_id: int, written: Mapping[int, WrittenSavepoint]) -> int:
 
 
 def compose(
-    savepoint_id: int, now_ms: int, base: Manifest | None, keys: Mapping[str, int]
+    savepoint_id: int,
+    now_ms: int,
+    base: Manifest | None,
+    keys: Mapping[str, int],
+    digests: Mapping[str, SetDigest],
 ) -> Manifest:
     """The manifest of a savepoint.
 
@@ -67,6 +77,7 @@ def compose(
         now_ms: the clock.
         base: what it is made from.
         keys: how many keys each stage has whose state is given, by its name in the savepoint.
+        digests: of the set of each of these that has keys.
     """
     stages = {s.report.stage: s for s in base.stages} if base else {}
     for name, count in keys.items():
@@ -77,7 +88,9 @@ def compose(
                 report, batch_id=before.report.batch_id, positions=before.report.positions
             )
         in_flight = before.in_flight if before else ()
-        stages[name] = StageManifest(report, (savepoint_id,) if count else (), in_flight)
+        sets = (digests[name],) if name in digests else ()
+        lineage = (savepoint_id,) if count else ()
+        stages[name] = StageManifest(report, lineage, in_flight, sets=sets)
     return Manifest(
         savepoint_id,
         0,

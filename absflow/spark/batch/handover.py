@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from absflow.protocol.checkpoints import SetDigest
 from absflow.storage.delta.transactions import UncommittedFiles
 
 __all__ = ["SnapshotHandover", "StagedPages"]
@@ -28,7 +29,9 @@ class SnapshotHandover:
         checkpoint_id: the checkpoint.
         content: files of the state history that the workers wrote, or staged pages where they may
             not write such files; None if nothing changed.
+        digest: of the rows in the files; of staged pages it is not known yet.
     """
 
     checkpoint_id: int
     content: UncommittedFiles | StagedPages | None = None
+    digest: SetDigest | None = None

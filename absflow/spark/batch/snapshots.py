@@ -34,6 +34,7 @@ from absflow.facts.fence import Fence
 from absflow.protocol.checkpoints import FailureReason
 from absflow.protocol.coordinator.messages import CheckpointFailed, Event, HistoryFound
 from absflow.spark.batch.handover import SnapshotHandover, StagedPages
+from absflow.spark.worker.set_digests import read_digests
 from absflow.spark.worker.snapshot_files import history_rows
 from absflow.storage import state_history
 from absflow.storage.delta import tables, transactions
@@ -134,16 +135,18 @@ class SnapshotAppender:
             self._post(event)
 
     def _commit(self, snapshot: SnapshotHandover, since: float) -> Event:
-        checkpoint_id, took_ms = snapshot.checkpoint_id, 0
+        checkpoint_id, took_ms, digest = snapshot.checkpoint_id, 0, snapshot.digest
         match snapshot.content:
             case UncommittedFiles() as files:
                 self._write(checkpoint_id, files)
             case StagedPages(path):
-                self._write(checkpoint_id, _set_of(self._staged(path), self._spec))
+                rows = _set_of(self._staged(path), self._spec)
+                digest = read_digests(rows.frame())[checkpoint_id]
+                self._write(checkpoint_id, rows)
                 self._files.delete(path)
         if snapshot.content is not None:
             took_ms = round((time.monotonic() - since) * 1000)
-        return HistoryFound(checkpoint_id, self._spec.name, took_ms)
+        return HistoryFound(checkpoint_id, self._spec.name, took_ms, digest)
 
     def _failed(self, checkpoint_id: int, error: Exception) -> Event:
         stage = self._spec.name

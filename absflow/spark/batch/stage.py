@@ -163,7 +163,8 @@ class ChainStage:
             else:
                 adds = output.adds[self.spec.name].get(n, [])
                 self._check_rows(n, outcome, adds)
-                handed[n] = SnapshotHandover(n, self._appender.uncommitted(written[0], adds))
+                files = self._appender.uncommitted(written[0], adds)
+                handed[n] = SnapshotHandover(n, files, output.digests[self.spec.name][n])
         return handed
 
     def _check_rows(

@@ -13,6 +13,7 @@ import threading
 import time
 from concurrent.futures import Future
 from contextlib import ExitStack
+from functools import partial
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -31,6 +32,7 @@ from absflow.spark.batch.backpressure import Backpressure
 from absflow.spark.batch.listener import BatchDone, QueryDied, QueryIdle, QueryListener
 from absflow.spark.control.effects import CoordinatorEffects
 from absflow.spark.control.facts_wanted import FactWanted
+from absflow.spark.control.failures import failure_of
 from absflow.spark.control.finaliser import Finaliser, ManifestReady
 from absflow.spark.control.lookout import Lookout
 from absflow.spark.control.occupation import Occupation
@@ -108,7 +110,11 @@ class JobLoop:
         self._savepoints = Savepoints(self._coordinator)
         self._lookout = Lookout(prepared.claim.fence, requests, self._events.put)
         self._queries = Queries(
-            self._graph.job, self._settings.restart_policy, self._backpressure, self._events.put
+            self._graph.job,
+            self._settings.restart_policy,
+            partial(failure_of, root),
+            self._backpressure,
+            self._events.put,
         )
         self._occupation = Occupation(time.monotonic())
         self._session = ExitStack()

@@ -18,6 +18,7 @@ from absflow.protocol.coordinator.messages import InputExhausted, RootInput
 from absflow.protocol.restarts import RestartPolicy, on_failure
 from absflow.spark.batch.backpressure import Backpressure
 from absflow.spark.batch.listener import BatchDone, QueryDied, QueryIdle, batch_done, exhausted
+from absflow.spark.control.failures import QueryFailure
 from absflow.spark.control.progress import StageProgress
 from absflow.spark.control.query import ChainQuery
 from absflow.storage import clock
@@ -35,6 +36,7 @@ class Queries:
         self,
         job: str,
         policy: RestartPolicy,
+        failure: Callable[[str], QueryFailure],
         backpressure: Backpressure,
         post: Callable[[InputExhausted | QueryDied], None],
     ) -> None:
@@ -43,11 +45,13 @@ class Queries:
         Args:
             job: the job's name.
             policy: whether and when a dead one is started again.
+            failure: what is to be said of one that died with an error of this text.
             backpressure: is given how far each is.
             post: puts an event into the queue of the job's thread.
         """
         self._job = job
         self._policy = policy
+        self._failure = failure
         self._backpressure = backpressure
         self._post = post
         self._queries: list[ChainQuery] = []
@@ -118,15 +122,15 @@ class Queries:
         now = clock.steady_ms()
         query.restarts, delay = on_failure(policy, query.restarts, query.started_ms, now)
         cause = query.query.exception() if query.query is not None else None
-        error = _own_words(event.error)
+        failed = self._failure(event.error)
         if delay is None:
             raise JobFailedError(
                 f"job {self._job!r} gave up: the query of {query.title} died "
                 f"after {query.restarts.in_a_row} restarts in a row "
-                f"(spark.absflow.restart.attempts is {policy.attempts}). Nothing is lost: mend the "
-                f"cause and start the job again. The last error: {error}"
-            ) from cause
-        _LOG.warning("%s died, restart in %d ms: %s", query.title, delay, error)
+                f"(spark.absflow.restart.attempts is {policy.attempts}). {failed.remedy}. The last "
+                f"error: {failed.words}"
+            ) from (failed.damage or cause)
+        _LOG.warning("%s died, restart in %d ms: %s", query.title, delay, failed.words)
         query.restart_at_ms = now + delay
 
     def look(self, now_ms: int) -> None:
@@ -164,11 +168,3 @@ class Queries:
         for place, given in enumerate(stage.inputs):
             if given.bounded and place in places:
                 self._post(InputExhausted(RootInput(stage.name, given.name)))
-
-
-def _own_words(error: str) -> str:
-    """Absflow's own words in the text of a dead query, else the text."""
-    for line in error.splitlines():
-        if line.startswith("absflow.errors."):
-            return line.removeprefix("absflow.errors.")
-    return error.strip()

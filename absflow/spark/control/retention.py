@@ -23,9 +23,10 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from functools import partial
 
-from absflow.errors import FencedError, StorageError
+from absflow.errors import AbsflowError, FencedError, StorageError
 from absflow.facts.claim import Claim
 from absflow.facts.deletions import unanswered
+from absflow.facts.explained import explained
 from absflow.facts.inventory import JobInventory, gather
 from absflow.facts.requests import deletions
 from absflow.facts.spark_reader import SparkStorageReader
@@ -52,6 +53,7 @@ from absflow.protocol.retention.inventory import (
     RetentionPolicy,
 )
 from absflow.protocol.retention.plan import compact, plan
+from absflow.spark.control.checked_sets import check_replaced, with_digest
 from absflow.spark.control.compaction import write_compacted_set
 from absflow.spark.control.effects import CoordinatorEffects
 from absflow.spark.control.facts_wanted import FactWanted
@@ -62,6 +64,7 @@ from absflow.storage import clock, sql
 from absflow.storage.delta import tables
 from absflow.storage.files import Files
 from absflow.storage.root import StorageRoot
+from absflow.storage.session import check_pages
 
 __all__ = ["Retention"]
 
@@ -100,6 +103,7 @@ class Retention:
         """
         # A session of its own: short retentions are for absflow's tables only.
         self._spark = root.spark.newSession()
+        check_pages(self._spark)
         self._spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
         # A full VACUUM lists with so many tasks, by default 10,000.
         self._spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
@@ -267,7 +271,7 @@ class Retention:
                 "retention: %s failed, and is tried again after the next checkpoint: %s",
                 what,
                 error,
-                exc_info=True,
+                exc_info=not isinstance(error, AbsflowError),
             )
             return False
         return True
@@ -291,8 +295,7 @@ class Retention:
             case DeleteManifest():
                 pass  # they are facts, which were written first
             case Compact(fact):
-                self._compact(fact, found)
-                self._write(FactWanted(compacted=fact))
+                self._write(FactWanted(compacted=self._compact(fact, found)))
             case DeleteSets(stage, set_ids):
                 for table, there in found.sets[stage].items():
                     if surplus := there.keys() & set_ids:
@@ -308,13 +311,16 @@ class Retention:
             case DropPositions(attempt):
                 self._files.delete(layout.positions_of(attempt))
 
-    def _compact(self, fact: Compacted, found: JobInventory) -> None:
-        """Write the set, unless it is there."""
+    def _compact(self, fact: Compacted, found: JobInventory) -> Compacted:
+        """Write the set, unless it is there; the fact with its digest."""
         columns = found.columns(fact.stage, fact.checkpoint_id)
         there = found.sets[fact.stage][columns.table]
-        if fact.set_id not in there:
-            path = self._layout.state(columns.table)
-            write_compacted_set(self._spark, path, columns.key, fact, there)
+        with explained(self._spark, self._layout):
+            if fact.set_id not in there:
+                check_replaced(self._spark, self._layout, columns.table, fact, found)
+                path = self._layout.state(columns.table)
+                write_compacted_set(self._spark, path, columns.key, fact, there)
+            return with_digest(self._spark, self._layout, columns.table, fact)
 
     def _delete(self, table: str, where: str) -> None:
         self._spark.sql(f"DELETE FROM {sql.table(table)} WHERE {where}")

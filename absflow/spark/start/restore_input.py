@@ -5,22 +5,26 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from absflow.columnar.digest import signed
 from absflow.columnar.pages import PageKind
 from absflow.columnar.restore_packer import StatePacker
 from absflow.columnar.spec import StageSpec
-from absflow.errors import RestoreError
+from absflow.facts.damage import ChannelFile, part_error
+from absflow.facts.explained import check_sets
+from absflow.facts.spark_reader import SparkStorageReader
 from absflow.graph.nodes import Upgrade
-from absflow.protocol.checkpoints import ChannelState
+from absflow.protocol.checkpoints import ChannelState, SetDigest
 from absflow.protocol.recovery.matching import StageFit
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.stream.pages import PAGE_TYPE, data_pages
 from absflow.spark.worker.any_names import map_in_arrow
+from absflow.spark.worker.set_digests import read_digests
 from absflow.storage import state_history
 from absflow.storage.delta import tables
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
 
-__all__ = ["bring_in_flight", "state_pages"]
+__all__ = ["bring_in_flight", "check_state", "state_pages"]
 
 
 def state_pages(
@@ -55,12 +59,49 @@ def state_pages(
         migrate=upgrade.migrate if fit.migrate else None,
         page_bytes=page_bytes,
     )
-    table = Layout(plan.origin.root).state(plan.tables[fit.source])
-    rows = tables.read(spark, table).where(F.col("set_id").isin(*fit.lineage))
-    rows = rows.drop("checkpoint_id", "key_group")
+    rows = _rows(spark, plan, fit)
     if fit.migrate:
         rows = state_history.live_rows(rows, plan.keys[fit.source], fit.lineage)
     return pages.union(map_in_arrow(rows, packer.pack, PAGE_TYPE))
+
+
+def _rows(spark: SparkSession, plan: RestorePlan, fit: StageFit) -> DataFrame:
+    """The rows of all sets of the stage's lineage."""
+    assert fit.source is not None
+    table = Layout(plan.origin.root).state(plan.tables[fit.source])
+    rows = tables.read(spark, table).where(F.col("set_id").isin(*fit.lineage))
+    return rows.drop("checkpoint_id", "key_group")
+
+
+def check_state(root: StorageRoot, plan: RestorePlan, fit: StageFit) -> None:
+    """See that the stage's pages were made of the rows that the sets were written with.
+
+    Raises:
+        DamagedError: a set has other rows.
+    """
+    if fit.source is None or not fit.sets:
+        return
+    if fit.migrate:  # the pages are made of other rows
+        seen = read_digests(_rows(root.spark, plan, fit))
+    else:
+        seen = _in_pages(root, plan, fit)
+    there, table = Layout(plan.origin.root), plan.tables[fit.source]
+    check_sets(root.spark, there, table, fit.sets, seen)
+
+
+def _in_pages(root: StorageRoot, plan: RestorePlan, fit: StageFit) -> dict[int, SetDigest]:
+    """The digests that the pages carry, by set."""
+    pages = root.spark.read.schema(PAGE_TYPE).parquet(root.layout.restored(fit.stage, plan.attempt))
+    # In halves, for the sum of many would be more than a long holds.
+    digest, low = F.col("base_id"), 2**32 - 1
+    sums = pages.where((F.col("kind") == PageKind.RESTORE.value) & (F.col("rows") > 0))
+    sums = sums.groupBy("seq").agg(
+        F.sum("rows"),
+        F.sum(F.shiftright(digest, 32)),
+        F.sum(digest.bitwiseAND(F.lit(low).cast("long"))),
+    )
+    parts = {fit.lineage[place]: values for place, *values in sums.collect()}
+    return {n: SetDigest(n, rows, signed((h << 32) + r)) for n, (rows, h, r) in parts.items()}
 
 
 def bring_in_flight(
@@ -74,7 +115,7 @@ def bring_in_flight(
     """Lay the rows that were in flight on an input where the stage's first real batch finds them.
 
     Raises:
-        RestoreError: they are not all there.
+        DamagedError: they are not all there.
     """
     channel = tables.read(root.spark, Layout(plan.origin.root).channel(state.input, state.attempt))
     rows = channel.where(
@@ -92,8 +133,10 @@ def bring_in_flight(
     mine = F.col("input") == name
     count = written.where(mine).agg(F.sum("rows")).collect()[0][0] or 0
     if count != state.rows:
-        raise RestoreError(
-            f"checkpoint {plan.origin} has {state.rows} rows in flight from {state.input!r} to "
-            f"stage {spec.name!r}, but {count} of them are in the channel: files are gone or were "
-            "changed; restore another checkpoint"
+        raise part_error(
+            SparkStorageReader(root.spark),
+            Layout(plan.origin.root),
+            ChannelFile(state.input, state.attempt, state.epoch),
+            f"checkpoint {plan.origin} has {state.rows} rows in flight to stage {spec.name!r}, but "
+            f"{count} of them are in the channel: files are gone or were changed",
         )

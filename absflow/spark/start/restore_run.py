@@ -28,6 +28,7 @@ from pyspark.sql import functions as F
 from absflow.columnar.pages import PageKind
 from absflow.columnar.spec import StageSpec
 from absflow.errors import RestoreError
+from absflow.facts.explained import explained
 from absflow.protocol.recovery.matching import StageFit
 from absflow.spark.batch.query import set_alignments, start_query
 from absflow.spark.model import JobSpec, query_name, restored_index, source_index
@@ -35,9 +36,10 @@ from absflow.spark.sources import file_log
 from absflow.spark.sources.delta import begins_in_batch_2
 from absflow.spark.sources.file_log import FileEntry
 from absflow.spark.sources.positions import SourceLogs
-from absflow.spark.start.restore_input import bring_in_flight, state_pages
+from absflow.spark.start.restore_input import bring_in_flight, check_state, state_pages
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.stream.chain import restored_pages
+from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
 
 __all__ = ["bring_state", "put_sinks_back"]
@@ -59,12 +61,14 @@ def bring_state(
 
     Raises:
         RestoreError: a stage has not the keys that the checkpoint counted.
+        DamagedError: a file of the checkpoint is gone, or is not what was written.
         StorageError: something could not be read or written.
     """
     root.files.make_directory(root.layout.nothing(plan.attempt))
     fits = {fit.stage: fit for fit in plan.stages}
-    for chain in job.graph.chains:
-        _seed(root, job, plan, ranges, [fits[name] for name in chain])
+    with explained(root.spark, Layout(plan.origin.root)):
+        for chain in job.graph.chains:
+            _seed(root, job, plan, ranges, [fits[name] for name in chain])
 
 
 def put_sinks_back(root: StorageRoot, job: JobSpec, plan: RestorePlan) -> None:
@@ -101,6 +105,7 @@ def _seed(
         spec = job.graph.stages[fit.stage]
         pages = state_pages(spark, spec, upgrade, plan, fit, page_bytes)
         pages.write.mode("overwrite").parquet(layout.restored(fit.stage, plan.attempt))
+        check_state(root, plan, fit)
     specs = [job.graph.stages[name] for name in chain]
     restored = _RestoreBatch(specs, plan.origin.checkpoint_id)
     query = start_query(

@@ -28,7 +28,7 @@ from absflow.facts.reading import FactReader
 from absflow.facts.spark_reader import SparkStorageReader
 from absflow.graph.description import describe, fingerprint
 from absflow.protocol.alignment_state import Barrier
-from absflow.protocol.checkpoints import AttemptFact, Kind
+from absflow.protocol.checkpoints import AttemptFact, Kind, SetDigest
 from absflow.protocol.coordinator.messages import WriteBarrier
 from absflow.protocol.known import Known
 from absflow.protocol.recovery import savepoint_writer
@@ -40,6 +40,7 @@ from absflow.spark.start.savepoint_state import GivenState, check_keys, conform
 from absflow.spark.versions import check_versions
 from absflow.spark.worker.any_names import map_in_arrow
 from absflow.spark.worker.savepoint_rows import savepoint_rows
+from absflow.spark.worker.set_digests import read_digests
 from absflow.storage import clock, state_history
 from absflow.storage.delta import tables, transactions
 from absflow.storage.delta.log import LogTail
@@ -201,10 +202,16 @@ class _Writing:
             if specs[name].keys:
                 columns = state_history.history_columns(specs[name].keys, specs[name].state)
                 tables.create(self._spark, self._layout.state(table), columns, ["set_id"])
-        for given in self._given:
-            self._append(given, self._layout.state(names[given.name]), savepoint_id)
+        digests = {
+            given.name: self._append(given, self._layout.state(names[given.name]), savepoint_id)
+            for given in self._given
+        }
         manifest = savepoint_writer.compose(
-            savepoint_id, reserved.triggered_ms, self._base.manifest if self._base else None, keys
+            savepoint_id,
+            reserved.triggered_ms,
+            self._base.manifest if self._base else None,
+            keys,
+            {name: digest for name, digest in digests.items() if digest is not None},
         )
         try:
             written.write_completion(manifest, clock.now_ms())
@@ -236,14 +243,14 @@ class _Writing:
             "published": dict.fromkeys(self._job.graph.published, 0),
         }
 
-    def _append(self, given: GivenState, path: str, savepoint_id: int) -> None:
-        """Write the state of a stage as one set, and see it in the log.
+    def _append(self, given: GivenState, path: str, savepoint_id: int) -> SetDigest | None:
+        """Write the state of a stage as one set, and see it in the log; None if it is empty.
 
         Raises:
             StorageError: it is not there, or has other rows than were counted.
         """
         if not given.keys:
-            return
+            return None
         columns = state_history.history_columns(given.spec.keys, given.spec.state)
         app_id = f"{self._job.graph.job}/{given.name}/written/state"
         log = LogTail(self._files.read, self._files.names, path)
@@ -253,15 +260,18 @@ class _Writing:
         )
         try:
             transactions.append_once(rows, path, app_id, savepoint_id, note)
-            there = tables.read(self._spark, path).where(F.col("set_id") == savepoint_id).count()
+            there = tables.read(self._spark, path).where(F.col("set_id") == savepoint_id)
+            nothing = SetDigest(savepoint_id, 0, 0)
+            digest = read_digests(there).get(savepoint_id, nothing)
         except (PySparkException, Py4JError) as error:
             raise StorageError(
                 f"could not write the state of stage {given.name!r} to {path!r}: {error}; there is "
                 "no savepoint"
             ) from error
-        if not log.find(app_id, savepoint_id) or there != given.keys:
+        if not log.find(app_id, savepoint_id) or digest.rows != given.keys:
             raise StorageError(
-                f"the state of stage {given.name!r} has {there} rows in {path!r}, but the "
+                f"the state of stage {given.name!r} has {digest.rows} rows in {path!r}, but the "
                 f"DataFrame had {given.keys} when its keys were counted; there is no savepoint. "
                 "Write the DataFrame to a table first, so that it is the same each time"
             )
+        return digest

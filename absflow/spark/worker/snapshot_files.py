@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from absflow.columnar.digest import set_digests
 from absflow.columnar.pages import Page, PageKind, decode, pages_of
 from absflow.columnar.state import DELETED
 from absflow.storage.delta.data_files import PlainTable
@@ -24,8 +26,9 @@ _GATHERED = 32 << 20
 class SnapshotFiles:
     """The side output of one partition: STATE pages go into files, REPORT pages to the driver.
 
-    Its messages are JSON objects: ``{"report": [stage, key group, payload]}``, and ``{"state":
-    [stage, checkpoint, action that adds a file]}``.
+    Its messages are JSON objects: ``{"report": [stage, key group, payload]}``, ``{"state":
+    [stage, checkpoint, action that adds a file]}``, and of all such files ``{"digest": [stage,
+    checkpoint, rows, digest]}``.
     """
 
     def __init__(self, histories: Histories) -> None:
@@ -56,9 +59,13 @@ class SnapshotFiles:
     def _write(self) -> None:
         for stage, (table, inside) in self._histories.items():
             pages = [page for page in self._pages if page.input == stage]
-            for action in table.write(history_rows(pages, stage, inside, table.schema)):
+            rows = list(history_rows(pages, stage, inside, table.schema))
+            for action in table.write(rows):
                 checkpoint_id = int(action["add"]["partitionValues"]["set_id"])
                 self._messages.append(json.dumps({"state": [stage, checkpoint_id, action]}))
+            if rows:
+                for part in set_digests(pa.Table.from_batches(rows)):
+                    self._messages.append(json.dumps({"digest": [stage, *astuple(part)]}))
         self._pages, self._bytes = [], 0
 
 

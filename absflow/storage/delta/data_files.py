@@ -180,6 +180,8 @@ def write(
                 # What is declared in ns is us to Spark, which refuses a file with ns.
                 coerce_timestamps="us",
                 write_statistics=[f.name for f in part.schema if _has_bounds(f, part.schema)],
+                # As Spark's own writer does; whoever reads the file here looks at them.
+                write_page_checksum=True,
             )
             data = file.getvalue()
             create(name, data)

@@ -1,0 +1,58 @@
+"""State from rows of a state history: the keys that are asked for, and the newest of each."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from absflow.errors import NotFoundError
+
+__all__ = ["is_key", "newest_rows"]
+
+_ROW = "_absflow_row"
+
+
+def newest_rows(changes: pa.Table, key: Sequence[str], lineage: Sequence[int]) -> pa.Table:
+    """The last change of each key, unless it is a deletion; sorted by key."""
+    place = pc.index_in(changes["set_id"], value_set=pa.array(lineage, pa.int64()))
+    changes = changes.take(pc.sort_indices(place))
+    # By place: Arrow takes a name that begins with a dot for a path.
+    places = [f"key{place}" for place in range(len(key))]
+    numbered = changes.select(key).rename_columns(places)
+    numbered = numbered.append_column(_ROW, pa.array(np.arange(changes.num_rows)))
+    # In this thread: one of Arrow's may let go of NumPy's memory when Python has ended, and abort.
+    last = numbered.group_by(places, use_threads=False).aggregate([(_ROW, "max")])
+    last = last.filter(pc.equal(changes["op"].take(last[f"{_ROW}_max"]), "upsert"))
+    last = last.sort_by([(place, "ascending") for place in places])
+    return changes.take(last[f"{_ROW}_max"])
+
+
+def is_key(name: str, text: str | None, type_: pa.DataType) -> ds.Expression:
+    """The rows with this value, as the command line has it, in a key column.
+
+    Raises:
+        NotFoundError: the text is no value of the column.
+    """
+    value = _parse(name, text, type_)
+    return ds.field(name) == value if value.is_valid else ds.field(name).is_null()
+
+
+def _parse(name: str, text: str | None, type_: pa.DataType) -> pa.Scalar:
+    """A key column's value from the command line, in the form in which it is printed."""
+    if text is None:
+        return pa.scalar(None, type_)
+    try:
+        if pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
+            return pa.scalar(base64.b64decode(text, validate=True), type_)
+        return pa.scalar(text, pa.string()).cast(type_)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, binascii.Error) as error:
+        raise NotFoundError(
+            f"key column {name!r} has type {type_}, which {text!r} is not; give it as "
+            "`absflow state --json` prints it"
+        ) from error

@@ -1,0 +1,37 @@
+"""The digests of sets, computed by the workers from rows of a state history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from absflow.columnar.digest import added, set_digests
+from absflow.columnar.packing import gathered
+from absflow.protocol.checkpoints import SetDigest
+from absflow.spark.worker.any_names import map_in_arrow
+
+__all__ = ["read_digests"]
+
+_DIGEST = pa.schema([("set_id", pa.int64()), ("rows", pa.int64()), ("digest", pa.int64())])
+_ROWS, _BYTES = 262_144, 32 << 20
+
+
+def read_digests(rows: DataFrame) -> dict[int, SetDigest]:
+    """The digest of each set in rows of a state history, by a Spark job; the driver sees sums.
+
+    Args:
+        rows: with all columns of the state history but ``checkpoint_id`` and ``key_group``, which
+            may be left out.
+    """
+
+    def parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for table in gathered(batches, _ROWS, _BYTES):
+            values = list(zip(*map(astuple, set_digests(table)), strict=True))
+            yield pa.RecordBatch.from_arrays(list(map(pa.array, values)), schema=_DIGEST)
+
+    found = map_in_arrow(rows, parts, from_arrow_schema(_DIGEST)).collect()
+    return added(SetDigest(*row) for row in found)
