@@ -1,0 +1,77 @@
+"""Files of a table of facts: old ones are left alone, and not opened if nobody asks for them."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from absflow.cli.storage import FileReader
+from absflow.errors import StorageError
+from absflow.facts.columns import CHECKPOINTS
+from absflow.facts.lock import RootLock
+from absflow.facts.reading import Match
+from absflow.facts.spark_reader import SparkStorageReader
+from absflow.settings.reading import Settings
+from absflow.spark.control import retention, tidying
+from absflow.storage.delta import tables, transactions
+from absflow.storage.delta.log import actions_of
+from absflow.storage.root import StorageRoot
+
+pytestmark = pytest.mark.spark
+
+WHOLE = 40_000
+
+
+def commit(spark: SparkSession, path: str, ids: range, cause: str = "") -> None:
+    """Facts as a driver commits them, in one file."""
+    rows = [{"checkpoint_id": n, "kind": "ABORTED", "attempt": 1, "cause": cause} for n in ids]
+    facts = transactions.DriverRows(spark, pa.Table.from_pylist(rows, schema=CHECKPOINTS))
+    transactions.append_once(facts, path, "facts", ids[-1], {})
+
+
+def tidy(spark: SparkSession, root: Path, path: str) -> None:
+    """What retention does with a table of facts that has many files."""
+    settings = Settings.from_conf({"spark.absflow.storage.path": str(root)})
+    job = SimpleNamespace(settings=settings, graph=SimpleNamespace(published={}, stages={}))
+    claim = SimpleNamespace(lock=RootLock("", None), fence=None)
+    opened = StorageRoot.open(spark, str(root))
+    cleaner = retention.Retention(opened, job, claim, lambda wanted: None)
+    cleaner._tidying._tidy(path, lambda: None, merge=True)
+
+
+def test_old_facts_are_neither_written_again_nor_opened(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small files become one, the file that is large enough stays; each is found by its ids."""
+    monkeypatch.setattr(retention, "WHOLE_BYTES", WHOLE)
+    monkeypatch.setattr(tidying, "MANY_FILES", 2)
+    path = f"file:{tmp_path}/checkpoints"
+    tables.create(spark, path, CHECKPOINTS, properties=tables.JOB_PROPERTIES)
+    commit(spark, path, range(1, 4), random.Random(1).randbytes(WHOLE).hex())
+    for first in (4, 6, 8):
+        commit(spark, path, range(first, first + 2))
+    tidy(spark, tmp_path, path)
+    log = sorted((tmp_path / "checkpoints" / "_delta_log").glob("*.json"))
+    changes = [actions_of(file.read_text()) for file in log]
+    (merged,) = [c for c in changes if c[0]["commitInfo"]["operation"] == "OPTIMIZE"]
+    (large,) = [a["add"]["path"] for a in changes[1] if "add" in a]
+    removed = [action["remove"]["path"] for action in merged if "remove" in action]
+    (add,) = [action["add"] for action in merged if "add" in action]
+    assert large not in removed
+    assert len(removed) == 3
+    stats = json.loads(add["stats"])
+    assert (stats["minValues"]["checkpoint_id"], stats["maxValues"]["checkpoint_id"]) == (4, 9)
+    (tmp_path / "checkpoints" / large).unlink()
+    for reader in (SparkStorageReader(spark), FileReader(str(tmp_path))):
+        where = path if isinstance(reader, SparkStorageReader) else f"{tmp_path}/checkpoints"
+        wanted = [Match(5, 6, ("ABORTED",)), Match(9)]
+        found = reader.table(where, ["checkpoint_id"], wanted)["checkpoint_id"].to_pylist()
+        assert sorted(found) == [5, 6, 9]
+        with pytest.raises(StorageError, match="could not read table"):
+            reader.table(where, ["checkpoint_id"], [Match(3, 4)])
