@@ -21,7 +21,8 @@ FILES = 6
 
 
 def run(spark: SparkSession, root: Path, **more: str) -> None:
-    with settings(spark, conf(root, **more)):
+    # On a busy machine a checkpoint would overtake, and the sink rightly lack what is in flight.
+    with settings(spark, conf(root, checkpoint__aligned_timeout="1h", **more)):
         chain(spark, root, mode="on-checkpoint").start().await_termination(timeout=200)
 
 
