@@ -21,7 +21,7 @@ COMPLETED = [c.id for c in CHECKPOINT_HISTORY if c.kind == "COMPLETED"]
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    return write_rich_root(tmp_path_factory.mktemp("history") / "it's `here`")
+    return write_rich_root(tmp_path_factory.mktemp("history") / "it's (here) &")
 
 
 @pytest.fixture(scope="module")
