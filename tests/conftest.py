@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 
-# Of tests/spark: they start drivers, programs and pages in processes of their own.
-PROCESSES = {
+# Of tests/spark, for the second process: those that start drivers, programs and pages in processes
+# of their own, and some long ones, so that both processes end together.
+SECOND = {
+    "test_backlog.py",
+    "test_compacted_job.py",
     "test_documented.py",
     "test_drivers_at_once.py",
     "test_fencing.py",
+    "test_odd_columns.py",
     "test_restore_program.py",
 }
 
@@ -29,18 +33,17 @@ settings.load_profile("untimed")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """All that share a session in one process, the kill loop in another, the rest anywhere.
+    """Most that share a session in one process, the kill loop in another, the rest anywhere.
 
-    The files of :data:`PROCESSES` come behind the kill loop, with a session of their own: they
-    mostly wait for other processes, and would keep the first process busy for a third of its time.
+    The files of :data:`SECOND` come behind the kill loop, with a session of their own.
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0].split("/")
-            if path[-1] in PROCESSES:
-                return "processes"
+            if path[-1] in SECOND:
+                return "second"
             return path[1] if path[1] in {"chaos", "spark"} else nodeid
 
     return Scheduling(config, log)
