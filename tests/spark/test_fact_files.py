@@ -74,5 +74,5 @@ def test_old_facts_are_neither_written_again_nor_opened(
         wanted = [Match(5, 6, ("ABORTED",)), Match(9)]
         found = reader.table(where, ["checkpoint_id"], wanted)["checkpoint_id"].to_pylist()
         assert sorted(found) == [5, 6, 9]
-        with pytest.raises(StorageError, match="could not read table|is damaged: it is gone"):
+        with pytest.raises(StorageError, match=r"could not read table|is damaged: it is gone"):
             reader.table(where, ["checkpoint_id"], [Match(3, 4)])
