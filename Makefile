@@ -4,6 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 FLINK := apache-flink==2.3.0
 BYTEWAX := bytewax==0.21.1 pyarrow numpy
+PATHWAY := pathway==0.33.0
 
 # Spark's Python workers must be this environment's interpreter, else they find no pyarrow.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -42,7 +43,7 @@ chaos: setup ## kill the driver with SIGKILL KILLS=120 times, from SEED= (JOB=ge
 	@$(BIN)/python tests/chaos/chaos.py \
 	  $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(JOB),--job $(JOB))
 
-bench: setup .venv/.bench .venv-flink/.setup .venv-bytewax/.setup ## run each program in benchmarks/, with peers (WRITE=1: figures into docs/figures)
+bench: setup .venv/.bench .venv-flink/.setup .venv-bytewax/.setup .venv-pathway/.setup ## run each program in benchmarks/, with peers (WRITE=1: figures into docs/figures)
 	@failed=; for program in benchmarks/[a-z]*.py; do echo "== $$program"; \
 	  case $$program in *_flink.py) python=.venv-flink/bin/python;; *) python=$(BIN)/python;; esac; \
 	  write=; if [ -n "$(WRITE)" ] && grep -q "^from _results" $$program; then write=--write; fi; \
@@ -72,6 +73,12 @@ java:
 	@echo "setting up .venv-bytewax ..."
 	@test -x .venv-bytewax/bin/python || $(PYTHON) -m venv .venv-bytewax
 	@.venv-bytewax/bin/python -m pip install --quiet --disable-pip-version-check $(BYTEWAX)
+	@touch $@
+
+.venv-pathway/.setup:
+	@echo "setting up .venv-pathway ..."
+	@test -x .venv-pathway/bin/python || $(PYTHON) -m venv .venv-pathway
+	@.venv-pathway/bin/python -m pip install --quiet --disable-pip-version-check $(PATHWAY)
 	@touch $@
 
 # The stamp is written last, so that a setup that failed is done again.

@@ -11,7 +11,8 @@ import json
 import os
 import platform
 import statistics
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -31,6 +32,19 @@ def arguments(description: str, runs: str) -> argparse.ArgumentParser:
     return parser
 
 
+@dataclass(frozen=True)
+class Peer:
+    """What a peer promises while it is measured.
+
+    Attributes:
+        guarantee: of each row, for its state: "exactly once", "at least once" or "none".
+        checkpoints: how often it takes one.
+    """
+
+    guarantee: str
+    checkpoints: str
+
+
 @dataclass
 class Results:
     """Runs of several peers in several cases, all in one unit.
@@ -40,12 +54,14 @@ class Results:
         unit: of a run, such as ``rows/s``.
         bases: the peers whose medians others are divided by.
         runs: case -> peer -> what each run gave.
+        peers: what each promises; a table has columns for that if anything is said.
     """
 
     name: str
     unit: str
     bases: tuple[str, ...] = ()
     runs: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    peers: Mapping[str, Peer] = field(default_factory=dict)
 
     def add(self, case: str, peer: str, values: list[float]) -> None:
         """Note the runs of a peer; none if it could not run."""
@@ -88,6 +104,7 @@ class Results:
             "on": f"{os.cpu_count()} cores, Python {platform.python_version()}",
             "versions": {name: version(name) for name in ("pyspark", "delta-spark", "pyarrow")},
             "runs": self.runs,
+            "peers": {name: asdict(peer) for name, peer in self.peers.items()},
         }
         file.write_text(json.dumps(known, indent=1) + "\n")
         self._plot(FOLDER / f"{self.name}.svg")

@@ -4,9 +4,9 @@
 with Java. A ``KeyedProcessFunction`` in a Flink cluster within one JVM, two subtasks of each;
 Python in processes of its own (``process``) or within the JVM (``thread``). The source is Flink's
 own reader of CSV files (a PyFlink from pip has none for Parquet), over many copies of the first
-files; what is emitted is forgotten. A run is half a minute in the middle of the job, once it has
-read as many rows as there are without copies, or some minutes have passed: it is slow while keys
-are new.
+files; what is emitted is forgotten. A run is in the middle of the job, once it has read each key
+and as many rows more: it is slow while keys are new. It is 30 s; in process mode two minutes, for
+rows are counted by bundles, which take several seconds there.
 
 As Flink's documents advise: RocksDB with incremental checkpoints, every 10 s; a cache of Python's
 state large enough for all keys of 100 k (its default is 1,000); bundles of up to 10,000 rows or 5 s
@@ -19,46 +19,30 @@ from __future__ import annotations
 
 import itertools
 import json
-import socket
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.request import ProxyHandler, build_opener
 
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
+from _flink import Watch, configuration
 from _workloads import WORKLOADS, Workload
-from pyflink.common import Configuration, Types
+from pyflink.common import Types
 from pyflink.datastream import KeyedProcessFunction, StreamExecutionEnvironment
 from pyflink.datastream.connectors.base import Sink
 from pyflink.datastream.state import ValueStateDescriptor
 from pyflink.java_gateway import get_gateway
 from pyflink.table import StreamTableEnvironment
 
-FILES, COPIES, LEAST_WARM_S, MOST_WARM_S, RUN_S = 17, 200, 15, 240, 30
+FILES, COPIES = 17, 200
+RUN_S = {"process": 120, "thread": 30}
 SETTINGS = {
-    "execution.checkpointing.interval": "10s",
-    "execution.checkpointing.mode": "EXACTLY_ONCE",
-    "execution.checkpointing.incremental": "true",
-    "execution.checkpointing.storage": "filesystem",
-    "state.backend.type": "rocksdb",
-    "taskmanager.memory.managed.size": "1g",
-    "parallelism.default": "2",
-    "pipeline.object-reuse": "true",
-    "restart-strategy.type": "none",
     "python.state.cache-size": "200000",
     "python.fn-execution.bundle.size": "10000",
     "python.fn-execution.bundle.time": "5000",
-    "python.pythonpath": f"{sysconfig.get_path('purelib')}:{Path(__file__).parent}",
-    "python.executable": sys.executable,
-    "python.client.executable": sys.executable,
-    "rest.address": "127.0.0.1",
-    "rest.bind-address": "127.0.0.1",
-    "metrics.fetcher.update-interval": "200",
 }
 
 
@@ -102,13 +86,7 @@ def main(folder: Path, name: str, mode: str, runs: int, root: Path) -> list[floa
     """Rows per second of each run."""
     workload = WORKLOADS[name]
     copied(folder, workload, root)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    conf = Configuration()
-    given = {"execution.checkpointing.dir": (root / "checkpoints").as_uri()}
-    given |= {"python.execution-mode": mode, "rest.port": str(port), "rest.bind-port": str(port)}
-    for key, value in {**SETTINGS, **given}.items():
-        conf.set_string(key, value)
+    conf, port = configuration(root, {**SETTINGS, "python.execution-mode": mode})
     env = StreamExecutionEnvironment.get_execution_environment(conf)
     tables = StreamTableEnvironment.create(env)
     columns = workload.rows.replace("long", "BIGINT")
@@ -127,32 +105,16 @@ def main(folder: Path, name: str, mode: str, runs: int, root: Path) -> list[floa
     sinks = get_gateway().jvm.org.apache.flink.streaming.api.functions.sink.v2
     keyed.process(Folded(name), out).sink_to(Sink(sinks.DiscardingSink()))
     run = env.execute_async("throughput")
-    opened = build_opener(ProxyHandler({})).open
-    url = f"http://127.0.0.1:{port}/jobs/{run.get_job_id()}"
-
-    def read() -> tuple[float, int]:
-        """The time, and how many rows the keyed function has taken."""
-        # Flink answers with what it has, and only then asks for what is new.
-        for _ in range(2):
-            time.sleep(1)
-            with opened(url, timeout=60) as answer:
-                answered = json.load(answer)
-        if answered["state"] not in ("CREATED", "RUNNING"):
-            with opened(f"{url}/exceptions", timeout=60) as answer:
-                sys.exit(str(json.load(answer)))
-        return time.monotonic(), answered["vertices"][1]["metrics"]["read-records"]
-
-    once = sum(pq.read_metadata(file).num_rows for file in files_in(folder))
-    while read()[1] == 0:
+    watch = Watch(port, run.get_job_id())
+    loads = files_in(folder)[: workload.loads]
+    # Each key once, and as many rows more.
+    warm = 2 * sum(pq.read_metadata(file).num_rows for file in loads)
+    while watch.read(1)[1] < warm:
         pass
-    begun = time.monotonic()
-    time.sleep(LEAST_WARM_S)
-    while read()[1] < once and time.monotonic() < begun + MOST_WARM_S:
-        pass
-    seen = [read()]
+    seen = [watch.read(1)]
     for _ in range(runs):
-        time.sleep(RUN_S)
-        seen.append(read())
+        time.sleep(RUN_S[mode])
+        seen.append(watch.read(1))
     run.cancel().result()
     return [
         (after[1] - before[1]) / (after[0] - before[0])

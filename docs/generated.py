@@ -132,16 +132,19 @@ def _figures(name: str) -> str:
     for case, peers in found["runs"].items():
         middles = {peer: statistics.median(runs) for peer, runs in peers.items()}
         there = [base for base in bases if base in middles]
+        said = found.get("peers", {})
         rows = [
             [
                 peer,
+                *(said[peer].values() if said else ()),
                 _rounded(middle),
                 f"{_rounded(min(peers[peer]))} to {_rounded(max(peers[peer]))}",
                 *(f"{_rounded(middle / middles[base])} x" for base in there),
             ]
             for peer, middle in middles.items()
         ]
-        names = [case, unit, "lowest to highest", *(f"to {base}" for base in there)]
+        promises = ["guarantee", "a checkpoint every"] if said else []
+        names = [case, *promises, unit, "lowest to highest", *(f"to {base}" for base in there)]
         parts.append(_table(names, rows))
     return "\n\n".join(parts)
 
