@@ -24,7 +24,7 @@ from pyarrow import types
 from absflow.columnar.keys import NULL, Hashes, flat, hash64, hash_column, mix
 from absflow.protocol.checkpoints import SetDigest
 
-__all__ = ["added", "digest_of", "row_hashes", "set_digests", "signed", "total"]
+__all__ = ["added", "row_hashes", "set_digests", "signed", "total"]
 
 # Columns of a state history that no digest is over: where the rows lie, not what they say.
 _OWN = ("set_id", "checkpoint_id", "key_group", "op")
@@ -79,11 +79,6 @@ def signed(number: int) -> int:
     (-1, -9223372036854775808)
     """
     return (number + 2**63) % 2**64 - 2**63
-
-
-def digest_of(deleted: pa.Array | pa.ChunkedArray, columns: Sequence[pa.ChunkedArray]) -> int:
-    """The sum of the hashes of some rows; arguments as for :func:`row_hashes`."""
-    return total(row_hashes(deleted, columns))
 
 
 def _hash(column: pa.Array) -> Hashes:
