@@ -1,6 +1,6 @@
-"""A hundred queries report to the thread of one job, on real storage; only they are not real.
+"""Many queries report to the thread of one job, on real storage; only they are not real.
 
-Fifty stages read a source and write a channel, fifty read a channel. Their micro-batches are a
+Half of the stages read a source and write a channel, half read a channel. Their micro-batches are a
 clock's: each commits what a real one commits to a channel's log, and posts what a real one posts.
 Every checkpoint overtakes: what is in flight is found in those logs when it completes.
 """
@@ -29,13 +29,12 @@ from absflow.protocol.coordinator.messages import HistoryFound, StageReported
 from absflow.protocol.restarts import Restarts
 from absflow.spark.batch.listener import batch_done
 from absflow.spark.control import loop
-from absflow.spark.control.progress import StageProgress
+from absflow.spark.control.progress import RetentionProgress, StageProgress
 from absflow.spark.start import attempt
 from absflow.storage.files import Files
 
-pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
-PAIRS = 50
 BATCH_EVERY_S = 0.5
 BACKLOG = 20  # commits in front of a barrier that the second stage of a pair has not read
 PATIENCE_S = 240
@@ -158,21 +157,26 @@ class Query:
 class NoRetention:
     """Deletes nothing."""
 
-    def __init__(self, *given: object) -> None:
-        """Nor does it begin anything."""
+    progress = RetentionProgress()
 
-    def wake(self) -> None:
+    def __init__(self, *given: object) -> None:
+        """It has nothing to begin with."""
+
+    def start(self, *given: object) -> None:
+        """Nothing stands."""
+
+    def wake(self, *given: object) -> None:
         """It sleeps on."""
 
     def close(self) -> None:
         """It has not begun."""
 
 
-def job_of(spark: SparkSession) -> absflow.Job:
-    """A hundred stages in fifty pairs."""
+def job_of(spark: SparkSession, pairs: int) -> absflow.Job:
+    """Stages in pairs."""
     job = absflow.Job("many", spark)
     rows = spark.readStream.format("rate").load()
-    for number in range(PAIRS):
+    for number in range(pairs):
         frame = rows.selectExpr("value AS id", "'k' AS k", "value AS v")
         source = job.source(f"source_{number}", frame)
         shape = {"state": STATE, "output": OUTPUT, "process": to_group}
@@ -203,16 +207,18 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     yield counted
 
 
-def test_b_the_thread_of_a_job_keeps_pace_with_a_hundred_stages(
+@pytest.mark.parametrize("pairs", [10, pytest.param(50, marks=pytest.mark.soak)])
+def test_b_the_thread_of_a_job_keeps_pace_with_its_stages(
     spark: SparkSession,
     tmp_path: Path,
+    pairs: int,
     monkeypatch: pytest.MonkeyPatch,
     calls: Counter[str],
     record_property: Callable[[str, object], None],
 ) -> None:
     """It asks the storage for nothing but its own facts, however many events come, and keeps up.
 
-    Checkpoints complete at the pace of their facts, with the rows in flight of fifty channels.
+    Checkpoints complete at the pace of their facts, with the rows in flight of every channel.
     """
     reports = Reports()
     monkeypatch.setattr(Query, "reports", reports, raising=False)
@@ -221,12 +227,12 @@ def test_b_the_thread_of_a_job_keeps_pace_with_a_hundred_stages(
     monkeypatch.setattr(attempt, "_create_tables", lambda *given: None)
     conf = {"storage.path": str(tmp_path / "job"), "checkpoint.interval": "1s", "edges": "channel"}
     with settings(spark, {**conf, "checkpoint.mode": "unaligned"}):
-        run = job_of(spark).start()
+        run = job_of(spark, pairs).start()
     coordinator = run._loop._coordinator
     reports.pending = lambda: sorted(coordinator.state.pending)
     before = calls["absflow-many"]
     wait(lambda: coordinator.completed_count >= 5, run, PATIENCE_S)
-    wait(lambda: run._loop._events.qsize() < PAIRS, run, PATIENCE_S)
+    wait(lambda: run._loop._events.qsize() < pairs, run, PATIENCE_S)
     load = run.progress().thread
     asked = calls["absflow-many"] - before
     run.stop()
@@ -241,6 +247,6 @@ def test_b_the_thread_of_a_job_keeps_pace_with_a_hundred_stages(
     )
     assert asked <= CALLS_PER_FACT * facts < events
     for row in rows[-2:]:
-        for number in range(PAIRS):
+        for number in range(pairs):
             (state,) = stage_of(row, f"last_{number}")["in_flight"]
             assert state["rows"] > 0

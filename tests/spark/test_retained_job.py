@@ -24,7 +24,7 @@ from absflow.facts.spark_reader import SparkStorageReader
 from absflow.spark.control import retention, tidying
 from absflow.storage.layout import Layout
 
-pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(3600)]
 
 ENOUGH = 500  # files; one is read in a batch, and none of the runs comes to their end
 STAGES = (("left", "k"), ("tally", "g"))
