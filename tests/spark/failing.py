@@ -59,3 +59,17 @@ class FailsOnce:
             self.flag.touch()
             raise ConnectionError("not yet")
         return to_group(rows, state, context)
+
+
+class FailsWhile:
+    """Raises as long as a file is there."""
+
+    def __init__(self, flag: Path) -> None:
+        """Look for ``flag``."""
+        self.flag = flag
+
+    def __call__(self, rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+        """Fail if it is there."""
+        if self.flag.exists():
+            raise ConnectionError("still there")
+        return to_group(rows, state, context)
