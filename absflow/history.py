@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from absflow.errors import NotFoundError, StorageError
-from absflow.facts import records
 from absflow.facts.absent import no_checkpoint
+from absflow.facts.attempts import read_attempts
 from absflow.facts.reading import FactReader
+from absflow.facts.records import attempts_of
 from absflow.facts.stages import (
     Stages,
     check_key,
@@ -63,7 +64,8 @@ def history(spark: SparkSession, root: str) -> History:
     explain_errors(spark, layout)
     tables = (layout.attempts, layout.barriers, layout.checkpoints)
     try:
-        started, _, _ = (spark.read.format("delta").load(path) for path in tables)
+        for path in tables:
+            spark.read.format("delta").load(path)
     except AnalysisException as error:
         if error.getCondition() in {"PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND"}:
             raise NotFoundError(
@@ -71,13 +73,14 @@ def history(spark: SparkSession, root: str) -> History:
                 f"{error.getMessage()}); give the job's spark.absflow.storage.path"
             ) from error
         raise StorageError(f"could not read the tables under {root!r}: {error}") from error
-    rows = started.where("kind IN ('STARTED', 'READY', 'WRITTEN')").toArrow().to_pylist()
-    attempts = records.attempts_of(rows)
-    facts = FactReader(SparkStorageReader(spark), layout)
+    reader = SparkStorageReader(spark)
+    records = read_attempts(reader, layout)
+    attempts = attempts_of(records)
+    facts = FactReader(reader, layout)
     origins = {a.origin.checkpoint_id for a in attempts if a.origin and a.origin.root == root}
     known = facts.known(named=origins, triggers=False)
     branch = branch_of(root, attempts, known.attempts, known.written)
-    return History(spark, layout, stages_of(rows), branch, facts)
+    return History(spark, layout, stages_of(records), branch, facts)
 
 
 class History:

@@ -22,6 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.facts.columns import ATTEMPTS, BARRIERS, CHECKPOINTS, OVERTAKES
 from absflow.facts.summary import text_of
+from absflow.protocol.checkpoints import SetDigest
 from absflow.protocol.known import Completion, Known, readable_by
 from absflow.protocol.lineage import Compacted
 from absflow.storage.delta import data_files, tables
@@ -73,7 +74,12 @@ def summary(count: int, stages: Sequence[str]) -> str | None:
         return None
     kept = range(upto - KEPT + 1, upto + 1)
     points = range(max(0, upto - 50) // COMPACTED_EVERY * COMPACTED_EVERY, upto, COMPACTED_EVERY)
-    facts = [Compacted(n, s, -n, tuple(_replaced(n))) for n in points for s in stages if n]
+    facts = [
+        Compacted(n, stage, -n, tuple(_replaced(n)), SetDigest(-n, 1, _one_digest(-n, place)))
+        for n in points
+        for place, stage in enumerate(stages)
+        if n
+    ]
     lineages = [(stage, _lineage(n)) for n in kept for stage in stages]
     known = Known(
         upto=upto,
@@ -203,6 +209,8 @@ def _facts(first: int, last: int, stages: Sequence[str]) -> pa.Table:
         **{"attempt": np.ones_like(each), "incarnation": np.ones_like(each), "set_id": -each},
         "stage": list(stages) * len(points),
         "replaces": replaced.take(of_point),
+        "set_rows": np.ones_like(each),
+        "set_digest": _digest(-each, np.tile(np.arange(len(stages)), len(points))),
     }
     return pa.concat_tables(
         [
@@ -234,11 +242,13 @@ def _manifests(ids: np.ndarray, stages: Sequence[str]) -> pa.Array:
     # The first stage has a position, the others have none.
     positions = [*([("rows", _POSITION % n)] for n in ids.tolist()), []]
     place = np.where(np.arange(length) % wide == 0, of_id, len(ids))
+    lineage = _one_of([_lineage(n) for n in ids.tolist()], stage_type, "lineage", of_id)
     columns: dict[str, Any] = {
         "stage": pa.array(stages).take(np.tile(np.arange(wide), len(ids))),
         "checkpoint_id": ids[of_id],
         "batch_id": ids[of_id] * 3,
-        "lineage": _one_of([_lineage(n) for n in ids.tolist()], stage_type, "lineage", of_id),
+        "lineage": lineage,
+        "sets": _digests(lineage, wide, stage_type),
         "positions": _one_of(positions, stage_type, "positions", place),
         "in_flight": _one_of([[]], stage_type, "in_flight", of_id * 0),
         "busy": noise[0] / 2000,
@@ -252,6 +262,30 @@ def _manifests(ids: np.ndarray, stages: Sequence[str]) -> pa.Array:
     flat = pa.StructArray.from_arrays(fields, fields=list(stage_type))
     offsets = pa.array(np.arange(len(ids) + 1) * wide, pa.int32())
     return pa.ListArray.from_arrays(offsets, flat, type=CHECKPOINTS.field("stages").type)
+
+
+def _digests(lineages: pa.Array, wide: int, of: pa.StructType) -> pa.Array:
+    """Of each set of each lineage; it is the same in every manifest that names the set."""
+    sizes = np.diff(lineages.offsets.to_numpy())
+    set_ids = lineages.flatten().to_numpy()
+    digests = _digest(set_ids, np.repeat(np.arange(len(lineages)) % wide, sizes))
+    set_type = of.field("sets").type
+    arrays = [pa.array(each) for each in (set_ids, np.ones_like(set_ids), digests)]
+    flat = pa.StructArray.from_arrays(arrays, fields=list(set_type.value_type))
+    return pa.ListArray.from_arrays(lineages.offsets, flat, type=set_type)
+
+
+def _digest(set_ids: np.ndarray, stages: np.ndarray) -> np.ndarray:
+    """64 bits that look like any others."""
+    mixed = (set_ids.astype(np.uint64) + stages.astype(np.uint64) * np.uint64(1 << 40)) * np.uint64(
+        0x9E3779B97F4A7C15
+    )
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    return (mixed ^ (mixed >> np.uint64(32))).view(np.int64)
+
+
+def _one_digest(set_id: int, stage: int) -> int:
+    return int(_digest(np.array([set_id]), np.array([stage]))[0])
 
 
 def _one_of(values: Sequence[Any], of: pa.StructType, name: str, place: np.ndarray) -> pa.Array:

@@ -33,7 +33,7 @@ from rich.console import Console
 import absflow
 from absflow.cli.reader import Reader
 from absflow.cli.tables import phases
-from absflow.facts.listing import CheckpointRecord
+from absflow.facts.records import CheckpointRecord
 
 ROWS = 4_000
 KEYS = 500

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +15,10 @@ from absflow.cli.reader import Reader
 from absflow.errors import DeletionError, NotFoundError, SavepointFailedError, StorageError
 from absflow.facts.columns import REQUESTS
 from absflow.facts.reading import Answer
+from absflow.facts.records import request_row
 from absflow.facts.stages import sentence_of
 from absflow.protocol.checkpoints import FactKind
+from absflow.storage import clock
 
 __all__ = ["ask", "ask_to_delete", "await_answer", "await_deletion"]
 
@@ -50,15 +51,16 @@ def ask_to_delete(root: str, checkpoint_ids: Sequence[int]) -> str:
     return _write(Reader(root), delete=list(checkpoint_ids))
 
 
-def _write(reader: Reader, **request: Any) -> str:
-    row = {"request": uuid.uuid4().hex, "requested_at": datetime.now(timezone.utc), **request}
+def _write(reader: Reader, **wanted: Any) -> str:
+    request = uuid.uuid4().hex
+    row = request_row(request, clock.now_ms(), **wanted)
     table = pa.Table.from_pylist([row], schema=REQUESTS)
     try:
         # A table of an earlier version gets the columns that it lacks.
         write_deltalake(reader.requests, table, mode="append", schema_mode="merge")
     except (DeltaError, OSError) as error:
         raise StorageError(f"could not write a request under {reader.root!r}: {error}") from error
-    return str(row["request"])
+    return request
 
 
 def await_deletion(root: str, request: str, timeout_s: float) -> bool:

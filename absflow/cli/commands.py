@@ -30,7 +30,7 @@ from absflow.cli.reader import Reader
 from absflow.cli.records import DeletionRecord
 from absflow.cli.verify_command import verify_command
 from absflow.errors import AbsflowError, DeletionError
-from absflow.facts.listing import CheckpointRecord
+from absflow.facts.records import CheckpointRecord
 from absflow.protocol.checkpoints import Status
 from absflow.protocol.recovery.attempts import parse_target
 from absflow.protocol.retention.inventory import RetentionPolicy

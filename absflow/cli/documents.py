@@ -12,8 +12,8 @@ from decimal import Decimal
 from typing import Any
 
 from absflow.cli.records import DeletionRecord, RetentionRecord, StateRecord
-from absflow.facts.listing import CheckpointRecord, HistoryRecord
-from absflow.facts.records import stage_row
+from absflow.facts.listing import HistoryRecord
+from absflow.facts.records import CheckpointRecord, stage_row
 from absflow.facts.stages import sentence_of
 from absflow.protocol.checkpoints import StageManifest, Status
 from absflow.protocol.retention.failures import Failure

@@ -16,8 +16,9 @@ from absflow.cli.storage import FileReader
 from absflow.facts.absent import no_checkpoint
 from absflow.facts.attempts import driver_of, published_sinks, stages_under
 from absflow.facts.inventory import JobInventory, gather
-from absflow.facts.listing import CheckpointRecord, HistoryRecord, checkpoints, newest
+from absflow.facts.listing import HistoryRecord, checkpoints, newest
 from absflow.facts.reading import Answer, FactReader
+from absflow.facts.records import CheckpointRecord
 from absflow.facts.stages import (
     Stages,
     check_key,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from absflow.facts.listing import CheckpointRecord
+from absflow.facts.records import CheckpointRecord
 from absflow.protocol.checkpoints import StageColumns
 from absflow.protocol.retention.failures import Failure
 from absflow.protocol.retention.inventory import Action

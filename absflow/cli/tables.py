@@ -14,7 +14,8 @@ from rich.text import Text
 
 from absflow.cli.documents import plain, sentence, summary
 from absflow.cli.records import DeletionRecord, StateRecord
-from absflow.facts.listing import CheckpointRecord, HistoryRecord
+from absflow.facts.listing import HistoryRecord
+from absflow.facts.records import CheckpointRecord
 from absflow.facts.stages import sentence_of
 from absflow.protocol.checkpoints import StageManifest, StageReport, Status
 from absflow.protocol.load import Backlog

@@ -17,7 +17,7 @@ from absflow.columnar.digest import added, set_digests
 from absflow.columnar.pages import PageKind
 from absflow.columnar.stored import check_pieces
 from absflow.errors import AbsflowError, PageCorruptError
-from absflow.facts.damage import ChannelFile, SetFile, advice, spared
+from absflow.facts.damage import ChannelFile, SetFile, advice, needed_by, spared
 from absflow.protocol.checkpoints import ChannelState, Manifest, SetDigest, StageColumns
 from absflow.protocol.recovery.savepoint_writer import cut_of
 
@@ -109,12 +109,10 @@ def _advice(reader: Reader, manifest: Manifest, parts: list[Part]) -> str:
             f"{manifest.checkpoint_id}"
         )
     try:
-        found = reader.inventory()
+        needed = needed_by(reader.storage, reader.layout)
     except AbsflowError as error:
         return f"What needs it is not known: {error}"
-    both = [spared(found, each) for each in damaged]
-    harmed = set().union(*(harmed for harmed, _ in both))
-    return advice(harmed, set.intersection(*(set(whole) for _, whole in both)))
+    return advice(*spared(needed, damaged))
 
 
 def _set(reader: Reader, columns: StageColumns, set_id: int, due: SetDigest | None) -> Part:

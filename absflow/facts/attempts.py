@@ -1,15 +1,22 @@
-"""What the table ``attempts`` says to those who only look."""
+"""What the table ``attempts`` says."""
 
 from __future__ import annotations
 
-import json
-
 from absflow.facts.reading import StorageReader
+from absflow.facts.records import AttemptRecord, attempt_record, ready_of
 from absflow.facts.stages import Stages, stages_of
 from absflow.protocol.checkpoints import AttemptFact
 from absflow.storage.layout import Layout
 
-__all__ = ["driver_of", "published_sinks", "stages_under"]
+__all__ = ["driver_of", "published_sinks", "read_attempts", "stages_under"]
+
+_COLUMNS = ("attempt", "incarnation", "kind", "restored_from", "details")
+
+
+def read_attempts(reader: StorageReader, layout: Layout) -> tuple[AttemptRecord, ...]:
+    """Every fact of the table: a few for each start of a driver."""
+    rows = reader.table(layout.attempts, _COLUMNS).to_pylist()
+    return tuple(map(attempt_record, rows))
 
 
 def stages_under(reader: StorageReader, layout: Layout) -> Stages:
@@ -18,16 +25,15 @@ def stages_under(reader: StorageReader, layout: Layout) -> Stages:
     Raises:
         NotFoundError: no job has ever started there.
     """
-    columns = ("attempt", "incarnation", "kind", "details")
-    return stages_of(reader.table(layout.attempts, columns).to_pylist())
+    return stages_of(read_attempts(reader, layout))
 
 
 def published_sinks(reader: StorageReader, layout: Layout) -> dict[str, str]:
     """The stage of each on-checkpoint sink, by the sink's name."""
-    rows = reader.table(layout.attempts, ("attempt", "kind", "details")).to_pylist()
-    ready = [row for row in rows if row["kind"] == AttemptFact.READY]
-    newest = max(ready, key=lambda row: int(row["attempt"]), default=None)
-    return dict(json.loads(newest["details"]).get("on_checkpoint", {})) if newest else {}
+    facts = read_attempts(reader, layout)
+    numbers = (fact.attempt for fact in facts if fact.kind is AttemptFact.READY)
+    newest = ready_of(facts, max(numbers, default=0))
+    return dict(newest.on_checkpoint) if newest else {}
 
 
 def driver_of(reader: StorageReader, layout: Layout) -> tuple[int, str]:
@@ -36,10 +42,10 @@ def driver_of(reader: StorageReader, layout: Layout) -> tuple[int, str]:
     Raises:
         NotFoundError: no job has ever started there.
     """
-    rows = reader.table(layout.attempts, ("incarnation", "kind")).to_pylist()
-    newest = max(row["incarnation"] for row in rows)
-    kinds = [row["kind"] for row in rows if row["incarnation"] == newest]
+    facts = read_attempts(reader, layout)
+    newest = max(fact.incarnation for fact in facts)
+    kinds = [fact.kind for fact in facts if fact.incarnation == newest]
     if AttemptFact.WRITTEN in kinds:  # whoever writes a savepoint runs no job
         return newest, "ended"
     ends = (kind for kind in kinds if kind in {AttemptFact.ENDED, AttemptFact.FAILED})
-    return newest, next((kind.lower() for kind in ends), "")
+    return newest, next((kind.value.lower() for kind in ends if kind), "")

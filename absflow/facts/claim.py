@@ -14,6 +14,7 @@ from absflow.facts.driver_table import DriverTable
 from absflow.facts.fence import Fence
 from absflow.facts.lock import RootLock
 from absflow.facts.reading import FactReader
+from absflow.facts.records import AttemptRecord
 from absflow.facts.spark_reader import SparkStorageReader
 from absflow.facts.writer import FactWriter
 from absflow.protocol.checkpoints import AttemptFact
@@ -84,7 +85,7 @@ class Claim:
         job: str,
         fingerprint: str,
         lock: RootLock,
-        rows: Iterable[Mapping[str, Any]],
+        attempts: Iterable[AttemptRecord],
         policy: RestartPolicy,
     ) -> None:
         """Number this driver; nothing is written yet.
@@ -94,13 +95,13 @@ class Claim:
             job: the job's name.
             fingerprint: of the job's graph.
             lock: of the storage root.
-            rows: those of ``attempts``.
+            attempts: the facts of the table ``attempts``.
             policy: how often and when a fact that must be written is tried again.
         """
-        self.incarnation: int = max((row["incarnation"] for row in rows), default=0) + 1
+        self.incarnation: int = max((a.incarnation for a in attempts), default=0) + 1
         self.lock = lock
-        files, attempts = root.files, root.layout.attempts
-        self.fence = Fence(files.read, files.names, attempts, self.incarnation, lock)
+        files, table = root.files, root.layout.attempts
+        self.fence = Fence(files.read, files.names, table, self.incarnation, lock)
         self._spark = root.spark
         self._files = files
         self._layout = root.layout

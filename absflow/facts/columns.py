@@ -1,8 +1,8 @@
-"""The columns of the ``requests`` table, which is written without Spark and read with it.
+"""The columns of the tables of facts, as today's version writes them.
 
-A row with ``delete`` wants these checkpoints deleted, and is for whichever driver comes; tables
-that were begun by earlier versions get that column with the first such row. Any other row wants a
-savepoint of the driver that it names.
+Tables are created with these columns. One that an earlier version has begun lacks the later ones,
+so a reader leaves out what is not there (:meth:`absflow.facts.reading.StorageReader.table`); what
+rows mean is in :mod:`absflow.facts.records`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ import pyarrow as pa
 
 __all__ = ["ATTEMPTS", "BARRIERS", "CHECKPOINTS", "OVERTAKES", "REFUSED", "REQUESTS"]
 
+# Written without Spark, by the command line, and read with it. A row with `delete` wants these
+# checkpoints deleted, and is for whichever driver comes; tables that were begun by earlier versions
+# get that column with the first such row. Any other row wants a savepoint of the driver that it
+# names.
 REQUESTS = pa.schema(
     [
         ("request", pa.string()),

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 from absflow.errors import DamagedError
-from absflow.facts.inventory import JobInventory, gather
-from absflow.facts.reading import StorageReader
-from absflow.protocol.checkpoints import SetDigest
+from absflow.facts.attempts import stages_under
+from absflow.facts.reading import FactReader, StorageReader
+from absflow.facts.stages import whose_completed
+from absflow.protocol.checkpoints import ChannelState, SetDigest
 from absflow.protocol.lineage import lineage_of
-from absflow.protocol.retention.inventory import Completed
 from absflow.storage.layout import Layout
 
 __all__ = [
     "ChannelFile",
+    "Needed",
     "SetFile",
     "advice",
     "damage_error",
     "file_in",
+    "needed_by",
     "part_error",
     "part_of",
     "set_error",
@@ -56,16 +58,17 @@ class ChannelFile:
     Attributes:
         stage: the stage whose channel it is.
         attempt: the attempt whose channel it is.
-        epoch: the epoch of its rows.
+        epoch: the epoch of its rows; None for the whole channel.
     """
 
     stage: str
     attempt: int
-    epoch: int
+    epoch: int | None
 
     def __str__(self) -> str:
         """For people."""
-        return f"epoch {self.epoch} of the channel of stage {self.stage!r}, attempt {self.attempt}"
+        part = "" if self.epoch is None else f"epoch {self.epoch} of "
+        return f"{part}the channel of stage {self.stage!r}, attempt {self.attempt}"
 
 
 def part_of(path: str, root: str) -> SetFile | ChannelFile | None:
@@ -102,26 +105,64 @@ def _inside(path: str, root: str) -> str | None:
     return inside if inside != plain else None
 
 
-def spared(found: JobInventory, damaged: SetFile | ChannelFile) -> tuple[list[int], list[int]]:
-    """The checkpoints that are there: those that need what is damaged, those that do not."""
-    there = found.inventory
-    kept = [c for c in there.completed if c.checkpoint_id not in there.deleted]
-    harmed = {c.checkpoint_id for c in kept if _needs(found, c, damaged)}
-    return sorted(harmed), sorted({c.checkpoint_id for c in kept} - harmed)
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What a checkpoint that is kept is read from.
+
+    Attributes:
+        sets: by the lineages that are read now.
+        in_flight: the channels with rows in flight.
+    """
+
+    sets: frozenset[SetFile]
+    in_flight: tuple[ChannelState, ...] = ()
 
 
-def _needs(found: JobInventory, taken: Completed, damaged: SetFile | ChannelFile) -> bool:
-    n = taken.checkpoint_id
-    if isinstance(damaged, ChannelFile):
-        place = (damaged.stage, damaged.attempt)
-        return any(
-            (rows.stage, rows.attempt) == place and rows.epoch <= damaged.epoch <= n
-            for rows in taken.in_flight
+def needed_by(reader: StorageReader, layout: Layout) -> dict[int, Needed]:
+    """What each completed checkpoint that is not deleted needs, by the facts alone."""
+    facts = FactReader(reader, layout)
+    known = facts.known(triggers=False)
+    manifests = facts.stages(known.there)
+    stages = stages_under(reader, layout)
+    lineages = (
+        (stage.report.stage, stage.lineage) for each in manifests.values() for stage in each
+    )
+    compacted = facts.compacted(lineages)
+    found: dict[int, Needed] = {}
+    for n, manifest in manifests.items():
+        described = stages.by_attempt.get(whose_completed(known.completions[n]), {})
+        tables = {name: columns.table for name, columns in described.items()}
+        sets = (
+            SetFile(tables.get(stage.report.stage, stage.report.stage), set_id)
+            for stage in manifest
+            for set_id in lineage_of(stage.report.stage, stage.lineage, compacted)
         )
+        flying = tuple(state for stage in manifest for state in stage.in_flight)
+        found[n] = Needed(frozenset(sets), flying)
+    return found
+
+
+def spared(
+    needed: Mapping[int, Needed], damaged: Collection[SetFile | ChannelFile]
+) -> tuple[list[int], list[int]]:
+    """The checkpoints that need something of what is damaged or gone, and those that do not.
+
+    Args:
+        needed: :func:`needed_by`.
+        damaged: what is.
+    """
+    harmed = {n for n, each in needed.items() if any(_touches(n, each, part) for part in damaged)}
+    return sorted(harmed), sorted(needed.keys() - harmed)
+
+
+def _touches(checkpoint_id: int, needed: Needed, damaged: SetFile | ChannelFile) -> bool:
+    if isinstance(damaged, SetFile):
+        return damaged in needed.sets
+    place, epoch = (damaged.stage, damaged.attempt), damaged.epoch
     return any(
-        damaged.set_id in lineage_of(stage, lineage, found.inventory.compacted)
-        and damaged.set_id in found.sets.get(stage, {}).get(damaged.table, ())
-        for stage, lineage in taken.lineages.items()
+        (rows.input, rows.attempt) == place
+        and (epoch is None or rows.epoch <= epoch <= checkpoint_id)
+        for rows in needed.in_flight
     )
 
 
@@ -139,7 +180,7 @@ def damage_error(reader: StorageReader, layout: Layout, path: str, what: str) ->
     if damaged is None:
         return DamagedError(f"{seen}; bring it back from a copy of the storage root")
     try:
-        harmed, whole = spared(gather(reader, layout, {}), damaged)
+        harmed, whole = spared(needed_by(reader, layout), [damaged])
     except Exception as error:  # whatever it is, more is damaged than this file
         return DamagedError(f"{seen}. It is of {damaged}; what needs it is not known: {error}")
     return DamagedError(f"{seen}. It is of {damaged}. {advice(harmed, whole)}")
@@ -177,7 +218,7 @@ def part_error(
     """The error for a set, or rows of a channel, of which no one file is to blame."""
     return DamagedError(
         f"{damaged} under {layout.root!r} is damaged: {what}. "
-        f"{advice(*spared(gather(reader, layout, {}), damaged))}"
+        f"{advice(*spared(needed_by(reader, layout), [damaged]))}"
     )
 
 

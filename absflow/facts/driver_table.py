@@ -27,16 +27,9 @@ from absflow.storage.delta import tables, transactions
 from absflow.storage.delta.log import Commit, LogTail
 from absflow.storage.files import Files
 
-__all__ = ["DriverTable", "fact_rows"]
+__all__ = ["DriverTable"]
 
 _LOG = logging.getLogger(__name__)
-
-
-def fact_rows(spark: SparkSession, files: Files, path: str) -> list[dict[str, Any]]:
-    """The rows of a driver's table; none if it is not there."""
-    if not tables.exists(files, path):
-        return []
-    return tables.rows_of(spark, path)
 
 
 class DriverTable:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from absflow.errors import NotFoundError
-from absflow.facts import records
 from absflow.facts.absent import no_checkpoint
+from absflow.facts.attempts import read_attempts
 from absflow.facts.reading import FactReader
+from absflow.facts.records import AttemptRecord, Ready, attempts_of, details_of, ready_of
 from absflow.facts.spark_reader import SparkStorageReader
 from absflow.protocol.checkpoints import AttemptFact, Manifest
 from absflow.protocol.lineage import shortened
@@ -22,7 +23,7 @@ from absflow.storage.delta import tables
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 
-__all__ = ["FoundCheckpoint", "find_checkpoint"]
+__all__ = ["FoundCheckpoint", "attempts_there", "find_checkpoint"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,15 @@ class FoundCheckpoint:
     attempt: int
     cut: int
     described: dict[str, Any]
-    sinks: dict[str, Any]
-    published: dict[str, int]
+    sinks: Mapping[str, Any]
+    published: Mapping[str, int]
+
+
+def attempts_there(spark: SparkSession, files: Files, layout: Layout) -> tuple[AttemptRecord, ...]:
+    """The facts of the table ``attempts``; none if it is not there."""
+    if not tables.exists(files, layout.attempts):
+        return ()
+    return read_attempts(SparkStorageReader(spark), layout)
 
 
 def find_checkpoint(
@@ -64,8 +72,8 @@ def find_checkpoint(
                 "spark.absflow.restore.from takes latest, ID, or PATH#ID"
             )
     facts = FactReader(SparkStorageReader(spark), layout)
-    rows = tables.rows_of(spark, layout.attempts)
-    attempts = records.attempts_of(rows)
+    records = read_attempts(SparkStorageReader(spark), layout)
+    attempts = attempts_of(records)
     origins = {a.origin.checkpoint_id for a in attempts if a.origin and a.origin.root == root}
     named = origins if checkpoint_id is None else {*origins, checkpoint_id}
     known = facts.known(named=named, triggers=False)
@@ -80,18 +88,18 @@ def find_checkpoint(
     lineages = ((stage.report.stage, stage.lineage) for stage in manifest.stages)
     manifest = shortened(manifest, facts.compacted(lineages))
     fact = known.completions[checkpoint_id]
-    details = {
-        r["kind"]: json.loads(r["details"])
-        for r in sorted(rows, key=lambda r: int(r["incarnation"]))
-        if (r["kind"] in {AttemptFact.STARTED, AttemptFact.READY} and r["attempt"] == fact.attempt)
-        or (r["kind"] == AttemptFact.WRITTEN and r["incarnation"] == fact.incarnation)
-    }
+    newest_first = sorted(records, key=lambda record: record.incarnation, reverse=True)
+    ready = ready_of(newest_first, fact.attempt) or Ready()
+    described = details_of(newest_first, fact.attempt, AttemptFact.STARTED)
+    if checkpoint_id in known.written:
+        mine = [record for record in records if record.incarnation == fact.incarnation]
+        described = next((r.details for r in mine if r.kind is AttemptFact.WRITTEN), None)
     return FoundCheckpoint(
         Origin(root, checkpoint_id),
         manifest,
         fact.attempt,
         cut_of(checkpoint_id, known.written),
-        details[AttemptFact.WRITTEN if checkpoint_id in known.written else AttemptFact.STARTED],
-        details[AttemptFact.READY]["sinks"],
-        details[AttemptFact.READY]["published"],
+        described or {},
+        ready.sinks,
+        ready.published,
     )

@@ -7,17 +7,17 @@ directories are read, never the rows of a state history or a channel.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from absflow.errors import NotFoundError
-from absflow.facts import records
+from absflow.facts.attempts import read_attempts
 from absflow.facts.reading import FactReader, StorageReader
+from absflow.facts.records import AttemptRecord, Ready, attempts_of, details_of, ready_of
 from absflow.facts.stages import Stages, stages_of, whose_completed
-from absflow.protocol.checkpoints import AttemptFact, SetDigest, StageColumns
+from absflow.protocol.checkpoints import AttemptFact, SetDigest, StageColumns, StageManifest
 from absflow.protocol.known import Known, summarise
 from absflow.protocol.lineage import Compacted
 from absflow.protocol.recovery import attempts
@@ -33,8 +33,7 @@ from absflow.storage.layout import Layout
 
 __all__ = ["JobInventory", "gather", "of_facts"]
 
-_STARTS = ("attempt", "incarnation", "kind", "details", "restored_from")
-Row = Mapping[str, Any]
+_Stages = Sequence[StageManifest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +86,16 @@ def gather(
     Raises:
         NotFoundError: no attempt of a job was ever started there.
     """
-    started = reader.table(layout.attempts, _STARTS).to_pylist()
+    started = read_attempts(reader, layout)
     attempts = _attempts(layout.root, started)
     current = attempts[-1].attempt
     origins = {a.attempt: _origin(layout.root, a) for a in attempts}
     facts = FactReader(reader, layout)
-    held = _published(reader, layout, current, sinks, started)
+    ready = ready_of(started, current)
+    held = _published(reader, layout, current, sinks, ready or Ready())
     named = {*origins.values(), *asked, *held.values()} - {0}
     known = facts.known(attempt=current, named=named)
-    graph = next(json.loads(r["details"]) for r in started if _is_start_of(r, current))
+    graph = details_of(started, current, AttemptFact.STARTED) or {}
     stages = stages_of(started)
     own = _own(known, current)
     manifests = facts.stages({*known.there, *own, *{origins[current]} & known.completions.keys()})
@@ -130,16 +130,16 @@ def gather(
 
 
 def _digests(
-    manifests: Mapping[int, Iterable[Row]], compacted: Iterable[Compacted]
+    manifests: Mapping[int, _Stages], compacted: Iterable[Compacted]
 ) -> dict[tuple[str, int], SetDigest]:
     found = {(c.stage, c.set_id): c.digest for c in compacted if c.digest is not None}
     for stage in itertools.chain.from_iterable(manifests.values()):
-        for each in stage.get("sets") or ():
-            found[stage["stage"], each["set_id"]] = SetDigest(**each)
+        for digest in stage.sets:
+            found[stage.report.stage, digest.set_id] = digest
     return found
 
 
-def of_facts(known: Known, manifests: Mapping[int, Sequence[Row]], current: int) -> dict[str, Any]:
+def of_facts(known: Known, manifests: Mapping[int, _Stages], current: int) -> dict[str, Any]:
     """What facts say in an inventory.
 
     Args:
@@ -171,12 +171,12 @@ def _own(known: Known, current: int) -> set[int]:
     return {c.checkpoint_id for c in taken if c.attempt == current}
 
 
-def _attempts(root: str, started: Iterable[Row]) -> list[attempts.Attempt]:
+def _attempts(root: str, started: Iterable[AttemptRecord]) -> list[attempts.Attempt]:
     """The attempts by number, up to the current one.
 
     Later ones are restores that failed: what they have left is nobody's.
     """
-    known = records.attempts_of(started)
+    known = attempts_of(started)
     current = attempts.current(known)
     if current is None:
         raise NotFoundError(
@@ -184,10 +184,6 @@ def _attempts(root: str, started: Iterable[Row]) -> list[attempts.Attempt]:
             "one will begin with; start the job first"
         )
     return [a for a in known if a.attempt <= current.attempt]
-
-
-def _is_start_of(row: Row, attempt: int) -> bool:
-    return bool(row["kind"] == AttemptFact.STARTED and row["attempt"] == attempt)
 
 
 def _origin(root: str, attempt: attempts.Attempt) -> int:
@@ -201,20 +197,20 @@ def _plain(root: str) -> str:
     return re.sub("^s3[an]://", "s3://", re.sub("^file:/+", "/", root))
 
 
-def _completed(checkpoint_id: int, attempt: int, manifest: Sequence[Row]) -> Completed:
-    keys = {stage["stage"]: stage["keys_total"] for stage in manifest}
+def _completed(checkpoint_id: int, attempt: int, manifest: _Stages) -> Completed:
+    keys = {stage.report.stage: stage.report.keys_total for stage in manifest}
     return Completed(checkpoint_id, attempt, _lineages(manifest), _in_flight(manifest), keys)
 
 
-def _lineages(manifest: Iterable[Row]) -> dict[str, tuple[int, ...]]:
-    return {stage["stage"]: tuple(stage["lineage"]) for stage in manifest}
+def _lineages(manifest: _Stages) -> dict[str, tuple[int, ...]]:
+    return {stage.report.stage: stage.lineage for stage in manifest}
 
 
-def _in_flight(manifest: Iterable[Row]) -> tuple[InFlight, ...]:
+def _in_flight(manifest: _Stages) -> tuple[InFlight, ...]:
     return tuple(
-        InFlight(state["input"], state["attempt"], state["epoch"])
+        InFlight(state.input, state.attempt, state.epoch)
         for stage in manifest
-        for state in stage["in_flight"] or []
+        for state in stage.in_flight
     )
 
 
@@ -237,7 +233,7 @@ def _channels(
     layout: Layout,
     current: int,
     graph: Mapping[str, Any],
-    manifests: Mapping[int, Iterable[Row]],
+    manifests: Mapping[int, _Stages],
 ) -> tuple[Channel, ...]:
     """Every channel; the epochs of the current attempt's only, the others go as a whole.
 
@@ -277,7 +273,7 @@ def _behind(
     channel: str,
     takers: Collection[str],
     committed: Mapping[str, int],
-    manifests: Mapping[int, Iterable[Row]],
+    manifests: Mapping[int, _Stages],
 ) -> int:
     """The newest checkpoint that all ``takers`` have snapshotted in batches that are committed.
 
@@ -285,7 +281,7 @@ def _behind(
     """
     upto = 0
     for n, manifest in manifests.items():
-        batches = {s["stage"]: s["batch_id"] for s in manifest}
+        batches = {s.report.stage: s.report.batch_id for s in manifest}
         overtaken = any(rows.stage == channel for rows in _in_flight(manifest))
         done = (committed[t] >= batches.get(t, committed[t] + 1) for t in takers)
         if not overtaken and all(done):
@@ -304,16 +300,11 @@ def _published(
     layout: Layout,
     current: int,
     sinks: Collection[str],
-    started: Iterable[Row],
+    ready: Ready,
 ) -> dict[str, int]:
     """The newest checkpoint that each sink has noted, else what it held when the attempt began."""
     notes = {sink: reader.read(layout.published(sink, current)) for sink in sinks}
-    begun = (
-        json.loads(r["details"])["published"]
-        for r in started
-        if r["kind"] == AttemptFact.READY and r["attempt"] == current
-    )
-    held: Mapping[str, Any] = next(begun, {})
+    held = ready.published
     return {
         **{sink: int(held[sink] or 0) for sink in sinks if sink in held},
         **{sink: int(note) for sink, note in notes.items() if note is not None},

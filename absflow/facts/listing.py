@@ -3,51 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
 
 from absflow.facts.absent import no_checkpoint
 from absflow.facts.reading import FactReader
-from absflow.facts.records import stage_of, timestamp
-from absflow.protocol.checkpoints import FactKind, Kind, StageManifest, Status
+from absflow.facts.records import CheckpointRecord, timestamp
+from absflow.protocol.checkpoints import Status
 from absflow.protocol.known import Known, Trigger
 
-__all__ = ["CheckpointRecord", "HistoryRecord", "checkpoints", "newest"]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointRecord:
-    """One triggered checkpoint, with its terminal fact if it has one.
-
-    Attributes:
-        checkpoint_id: its id.
-        status: derived from the facts.
-        attempt: the attempt in which it was triggered.
-        base_id: what its snapshots are relative to; 0 means that they are full.
-        triggered_at: when.
-        ended_at: when it was completed or aborted; None if pending.
-        duration_ms: between the two.
-        reason: code of the reason why it was aborted.
-        cause: what was seen then.
-        stages: the manifest; empty unless completed.
-        versions: of absflow, pyspark and delta-spark.
-        kind: whether the clock or a person asked for it.
-    """
-
-    checkpoint_id: int
-    status: Status
-    attempt: int
-    base_id: int
-    triggered_at: datetime
-    ended_at: datetime | None = None
-    duration_ms: int | None = None
-    reason: str | None = None
-    cause: str | None = None
-    stages: tuple[StageManifest, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
-    kind: Kind = Kind.CHECKPOINT
+__all__ = ["HistoryRecord", "checkpoints", "newest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,30 +71,17 @@ def _records(facts: FactReader, known: Known, ids: Iterable[int]) -> list[Checkp
     there = {*known.there}
     pending = (t for t in known.pending if t.barrier.checkpoint_id in wanted)
     records = [
-        *(_ended(row, gone=row["checkpoint_id"] not in there) for row in facts.ended(wanted)),
+        *(_ended(r, gone=r.checkpoint_id not in there) for r in facts.ended(wanted)),
         *map(_pending, pending),
     ]
     return sorted(records, key=lambda record: record.checkpoint_id)
 
 
-def _ended(row: Mapping[str, Any], *, gone: bool) -> CheckpointRecord:
+def _ended(record: CheckpointRecord, *, gone: bool) -> CheckpointRecord:
     """A checkpoint with a terminal fact; ``gone`` if it is not among what is completed now."""
-    completed = row["kind"] == FactKind.COMPLETED.value
-    deleted = completed and gone
-    return CheckpointRecord(
-        checkpoint_id=row["checkpoint_id"],
-        status=Status.DELETED if deleted else Status(row["kind"]),
-        attempt=row["attempt"],
-        base_id=row["base_id"],
-        triggered_at=row["triggered_at"],
-        ended_at=row["ended_at"],
-        duration_ms=row["duration_ms"],
-        reason=row["reason"],
-        cause=row["cause"],
-        stages=() if deleted else tuple(map(stage_of, row["stages"] or [])),
-        versions=dict(row["versions"] or []),
-        kind=Kind(row["type"] or Kind.CHECKPOINT.value),
-    )
+    if record.status is Status.COMPLETED and gone:
+        return replace(record, status=Status.DELETED, stages=())
+    return record
 
 
 def _pending(trigger: Trigger) -> CheckpointRecord:

@@ -1,7 +1,7 @@
 """How facts are read: what is asked for, and no more.
 
-Here, and nowhere else, is known what the rows of ``barriers`` and ``checkpoints`` look like that
-are read; everybody else gets records. What is asked of old facts is in a summary
+Here is known what the rows of ``barriers`` and ``checkpoints`` look like that are read; everybody
+else gets records. What is asked of old facts is in a summary
 (:mod:`absflow.protocol.known`); the rest is asked for by ids and kinds, by which Delta and Parquet
 leave out files and parts of them.
 """
@@ -16,7 +16,14 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from absflow.facts.records import compacted_of, manifest_of, trigger_of
+from absflow.facts.records import (
+    CheckpointRecord,
+    checkpoint_record,
+    compacted_of,
+    manifest_of,
+    stage_of,
+    trigger_of,
+)
 from absflow.facts.summary import read_summary
 from absflow.protocol.checkpoints import (
     TERMINAL,
@@ -25,6 +32,7 @@ from absflow.protocol.checkpoints import (
     FailureReason,
     Kind,
     Manifest,
+    StageManifest,
 )
 from absflow.protocol.known import Completion, Known, bases_since, matter, readable_by, runs
 from absflow.protocol.lineage import SPAN, Compacted, end_of
@@ -173,21 +181,21 @@ class FactReader:
         rows = self._rows(ids, _MANIFEST, (_COMPLETED,))
         return {row["checkpoint_id"]: manifest_of(row) for row in rows}
 
-    def stages(self, ids: Collection[int]) -> dict[int, list[dict[str, Any]]]:
-        """The stages in the manifests of completed checkpoints, as they are stored."""
+    def stages(self, ids: Collection[int]) -> dict[int, tuple[StageManifest, ...]]:
+        """The stages in the manifests of completed checkpoints, as they were committed."""
         rows = self._rows(ids, ("checkpoint_id", "kind", "stages"), (_COMPLETED,))
-        return {row["checkpoint_id"]: row["stages"] for row in rows}
+        return {row["checkpoint_id"]: tuple(map(stage_of, row["stages"])) for row in rows}
 
     def lineages(self, ids: Collection[int]) -> dict[int, dict[str, tuple[int, ...]]]:
         """The lineage of each stage in the manifests of completed checkpoints."""
         return {
-            n: {stage["stage"]: tuple(stage["lineage"]) for stage in stages}
+            n: {stage.report.stage: stage.lineage for stage in stages}
             for n, stages in self.stages(ids).items()
         }
 
-    def ended(self, ids: Collection[int]) -> list[dict[str, Any]]:
-        """The terminal facts of these checkpoints, as they are stored."""
-        return self._rows(ids, _ENDED, tuple(sorted(TERMINAL)))
+    def ended(self, ids: Collection[int]) -> list[CheckpointRecord]:
+        """Those of these checkpoints that have a terminal fact, as it has them."""
+        return list(map(checkpoint_record, self._rows(ids, _ENDED, tuple(sorted(TERMINAL)))))
 
     def newest_ended(self, known: Known, limit: int | None) -> set[int]:
         """The newest checkpoints with a terminal fact, at least so many if there are; or all."""

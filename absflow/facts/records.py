@@ -1,13 +1,14 @@
 """From rows of the tables of facts to records, and back.
 
-Every reader takes rows as mappings, so that Spark, deltalake and tests can give them.
+Every reader takes rows as mappings, so that Spark, deltalake and tests can give them. Rows do not
+leave this package: a test of the repository sees to it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any
 
@@ -21,6 +22,7 @@ from absflow.protocol.checkpoints import (
     SetDigest,
     StageManifest,
     StageReport,
+    Status,
 )
 from absflow.protocol.known import Trigger
 from absflow.protocol.lineage import Compacted
@@ -29,18 +31,101 @@ from absflow.protocol.recovery.attempts import Attempt, Origin
 from absflow.protocol.recovery.savepoint_writer import WrittenSavepoint
 
 __all__ = [
+    "AttemptRecord",
+    "CheckpointRecord",
+    "Ready",
+    "attempt_record",
     "attempts_of",
+    "checkpoint_record",
     "compacted_of",
     "deleted_of",
     "details_of",
     "manifest_of",
     "millis",
+    "ready_of",
+    "request_row",
     "stage_of",
     "stage_row",
     "timestamp",
     "trigger_of",
     "written_savepoints",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """A row of ``attempts``.
+
+    Attributes:
+        attempt: the attempt that it is a fact of; of a written savepoint none (``NO_ATTEMPT``).
+        incarnation: the driver that wrote it.
+        kind: the fact; None for one that this version does not know.
+        origin: of a STARTED fact, the checkpoint that the attempt was restored from, if any.
+        text: the details, a JSON object; None if there are none.
+    """
+
+    attempt: int
+    incarnation: int
+    kind: AttemptFact | None
+    origin: Origin | None = None
+    text: str | None = None
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What the fact says; empty if it says nothing more."""
+        return dict(json.loads(self.text or "{}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a READY fact says.
+
+    Attributes:
+        control: the versions of ``barriers`` and ``overtakes`` from which the stages read.
+        full: the attempt's first snapshots are full ones.
+        sinks: place and version of each sink when the attempt began.
+        published: the newest checkpoint that each on-checkpoint sink held then; 0 for none.
+        on_checkpoint: the stage of each of these.
+    """
+
+    control: tuple[int, int] = (0, 0)
+    full: bool = False
+    sinks: Mapping[str, Any] = field(default_factory=dict)
+    published: Mapping[str, int] = field(default_factory=dict)
+    on_checkpoint: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRecord:
+    """One triggered checkpoint, with its terminal fact if it has one.
+
+    Attributes:
+        checkpoint_id: its id.
+        status: derived from the facts.
+        attempt: the attempt in which it was triggered.
+        base_id: what its snapshots are relative to; 0 means that they are full.
+        triggered_at: when.
+        ended_at: when it was completed or aborted; None if pending.
+        duration_ms: between the two.
+        reason: code of the reason why it was aborted.
+        cause: what was seen then.
+        stages: the manifest; empty unless completed.
+        versions: of absflow, pyspark and delta-spark.
+        kind: whether the clock or a person asked for it.
+    """
+
+    checkpoint_id: int
+    status: Status
+    attempt: int
+    base_id: int
+    triggered_at: datetime
+    ended_at: datetime | None = None
+    duration_ms: int | None = None
+    reason: str | None = None
+    cause: str | None = None
+    stages: tuple[StageManifest, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    kind: Kind = Kind.CHECKPOINT
 
 
 def written_savepoints(rows: Iterable[Mapping[str, Any]]) -> dict[int, WrittenSavepoint]:
@@ -52,22 +137,54 @@ def written_savepoints(rows: Iterable[Mapping[str, Any]]) -> dict[int, WrittenSa
     }
 
 
-def attempts_of(rows: Iterable[Mapping[str, Any]]) -> list[Attempt]:
-    """The attempts in rows of the ``attempts`` table, by number."""
-    rows = list(rows)
-    facts = {(row["attempt"], row["kind"]) for row in rows}
-    started = [row for row in rows if row["kind"] == AttemptFact.STARTED]
+def attempt_record(row: Mapping[str, Any]) -> AttemptRecord:
+    """The record of a row of ``attempts``."""
+    known = {kind.value: kind for kind in AttemptFact}
+    return AttemptRecord(
+        row["attempt"],
+        row["incarnation"],
+        known.get(row["kind"]),
+        _origin(row.get("restored_from")),
+        row.get("details"),
+    )
+
+
+def attempts_of(records: Iterable[AttemptRecord]) -> list[Attempt]:
+    """The attempts in the facts of the ``attempts`` table, by number."""
+    records = list(records)
+    facts = {(record.attempt, record.kind) for record in records}
+    started = [record for record in records if record.kind is AttemptFact.STARTED]
     return [
         Attempt(
-            row["attempt"],
-            _origin(row["restored_from"]),
-            (row["attempt"], AttemptFact.READY.value) in facts,
-            row["incarnation"],
-            (row["attempt"], AttemptFact.RESTORED.value) in facts,
-            (row["attempt"], AttemptFact.FAILED.value) in facts,
+            record.attempt,
+            record.origin,
+            (record.attempt, AttemptFact.READY) in facts,
+            record.incarnation,
+            (record.attempt, AttemptFact.RESTORED) in facts,
+            (record.attempt, AttemptFact.FAILED) in facts,
         )
-        for row in sorted(started, key=lambda row: int(row["attempt"]))
+        for record in sorted(started, key=lambda record: record.attempt)
     ]
+
+
+def details_of(
+    records: Iterable[AttemptRecord], attempt: int, kind: AttemptFact
+) -> dict[str, Any] | None:
+    """What a fact of this kind says of an attempt; None if there is no such fact."""
+    found = (r.details for r in records if r.attempt == attempt and r.kind is kind)
+    return next(found, None)
+
+
+def ready_of(records: Iterable[AttemptRecord], attempt: int) -> Ready | None:
+    """What the READY fact of an attempt says; None if there is none."""
+    details = details_of(records, attempt, AttemptFact.READY)
+    return None if details is None else _ready(details)
+
+
+def _ready(details: Mapping[str, Any]) -> Ready:
+    """The details of a READY fact; of a written savepoint it says less."""
+    control = details.get("control", (0, 0))
+    return Ready(**{**details, "control": (control[0], control[1])})
 
 
 def _origin(text: str | None) -> Origin | None:
@@ -116,8 +233,38 @@ def manifest_of(row: Mapping[str, Any]) -> Manifest:
     )
 
 
-_REPORT = [field.name for field in fields(StageReport)]
-_LOAD = [field.name for field in fields(Load)]
+def checkpoint_record(row: Mapping[str, Any]) -> CheckpointRecord:
+    """The checkpoint of a row of ``checkpoints`` that is a terminal fact."""
+    return CheckpointRecord(
+        checkpoint_id=row["checkpoint_id"],
+        status=Status(row["kind"]),
+        attempt=row["attempt"],
+        base_id=row["base_id"],
+        triggered_at=row["triggered_at"],
+        ended_at=row["ended_at"],
+        duration_ms=row["duration_ms"],
+        reason=row["reason"],
+        cause=row["cause"],
+        stages=tuple(map(stage_of, row["stages"] or [])),
+        versions=dict(row["versions"] or []),
+        kind=Kind(row["type"] or Kind.CHECKPOINT.value),
+    )
+
+
+def request_row(request: str, time_ms: int, **wanted: Any) -> dict[str, Any]:
+    """A row of ``requests``.
+
+    Args:
+        request: names it.
+        time_ms: when it was made.
+        wanted: ``delete``, the checkpoints that are to go; or ``incarnation``, the driver that is
+            to take a savepoint, with ``stop`` and ``drain``.
+    """
+    return {"request": request, "requested_at": timestamp(time_ms), **wanted}
+
+
+_REPORT = [each.name for each in fields(StageReport)]
+_LOAD = [each.name for each in fields(Load)]
 
 
 def stage_row(stage: StageManifest) -> dict[str, Any]:
@@ -136,7 +283,7 @@ def stage_row(stage: StageManifest) -> dict[str, Any]:
 def stage_of(row: Mapping[str, Any]) -> StageManifest:
     """The inverse of :func:`stage_row`; columns that it does not know are left alone."""
     in_flight = tuple(
-        ChannelState(row["stage"], **{**state, "files": tuple(state["files"])})
+        ChannelState(row["stage"], **{**state, "files": tuple(state["files"] or ())})
         for state in row["in_flight"] or []
     )
     known = {name: row[name] for name in _REPORT}
@@ -159,11 +306,3 @@ def timestamp(time_ms: int) -> datetime:
 def millis(time: datetime) -> int:
     """The inverse of :func:`timestamp`."""
     return round(time.timestamp() * 1000)
-
-
-def details_of(rows: Iterable[Mapping[str, Any]], attempt: int, kind: str) -> dict[str, Any] | None:
-    """What a fact of this kind says of an attempt; None if there is no such fact."""
-    for row in rows:
-        if row["attempt"] == attempt and row["kind"] == kind:
-            return dict(json.loads(row["details"]))
-    return None

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from absflow.errors import NotFoundError
+from absflow.facts.records import AttemptRecord
 from absflow.protocol.checkpoints import AttemptFact, FailureReason, StageColumns
 from absflow.protocol.known import Completion
 from absflow.protocol.recovery.savepoint_writer import NO_ATTEMPT
@@ -23,7 +23,6 @@ __all__ = [
     "no_stage_in_checkpoint",
     "sentence_of",
     "stages_of",
-    "whose",
     "whose_completed",
 ]
 
@@ -55,42 +54,35 @@ class Stages:
         return [n for n in self.by_attempt if self.at(columns, n).table != columns.table]
 
 
-def whose(row: Mapping[str, Any]) -> Whose:
-    """Whose description of the stages holds for a COMPLETED row of ``checkpoints``."""
-    if row.get("derived_from") is None:
-        return row["attempt"], 0
-    return NO_ATTEMPT, row["incarnation"]
-
-
 def whose_completed(completion: Completion) -> Whose:
-    """As :func:`whose`, for a record."""
+    """Whose description of the stages holds for a completed checkpoint."""
     if completion.derived_from is None:
         return completion.attempt, 0
     return NO_ATTEMPT, completion.incarnation
 
 
-def stages_of(rows: Iterable[Mapping[str, Any]]) -> Stages:
+def stages_of(records: Iterable[AttemptRecord]) -> Stages:
     """The stages of a job.
 
     Args:
-        rows: of ``attempts``, in any order; STARTED, READY and WRITTEN ones count.
+        records: of ``attempts``, in any order; STARTED, READY and WRITTEN ones count.
 
     >>> text = '{"legs": {"key": [["tailnum", "string"]], "state": [], "table": "legs.2"}}'
-    >>> stages_of([{"kind": "STARTED", "attempt": 2, "incarnation": 5, "details": text}]).newest
+    >>> stages_of([AttemptRecord(2, 5, AttemptFact.STARTED, text=text)]).newest
     {'legs': StageColumns(stage='legs', key=('tailnum',), state=(), table='legs.2')}
     """
-    rows = list(rows)
-    ready = {row["attempt"] for row in rows if row["kind"] == AttemptFact.READY}
+    records = list(records)
+    ready = {record.attempt for record in records if record.kind is AttemptFact.READY}
     # What an attempt says of a stage goes before what a written savepoint says, and both before an
     # attempt that was never ready, for that has written nothing: its restore may have failed.
     described = [
         (
-            row["attempt"] in ready,
-            (row["attempt"], 0 if row["kind"] == AttemptFact.STARTED else row["incarnation"]),
-            row["details"],
+            record.attempt in ready,
+            (record.attempt, 0 if record.kind is AttemptFact.STARTED else record.incarnation),
+            record.text or "{}",
         )
-        for row in rows
-        if row["kind"] in {AttemptFact.STARTED, AttemptFact.WRITTEN}
+        for record in records
+        if record.kind in {AttemptFact.STARTED, AttemptFact.WRITTEN}
     ]
     return Stages(
         {

@@ -21,6 +21,7 @@ from absflow.errors import FencedError, StorageError
 from absflow.facts import driver_table
 from absflow.facts.claim import Claim, begin_on
 from absflow.facts.lock import RootLock
+from absflow.facts.records import AttemptRecord
 from absflow.protocol.checkpoints import AttemptFact
 from absflow.protocol.restarts import RestartPolicy
 
@@ -78,7 +79,7 @@ class Driver:
         root: Any = SimpleNamespace(
             files=files, layout=SimpleNamespace(attempts="attempts"), spark=None
         )
-        rows = [{"incarnation": n} for n in decision.incarnations]
+        rows = [AttemptRecord(1, n, AttemptFact.DRIVER) for n in decision.incarnations]
         self.claim = claim = Claim(root, "job", "", RootLock("", None), rows, NEVER)
         begin_on(claim, decision, lambda _: self.record(AttemptFact.STARTED), self.decide)
         self.record(AttemptFact.READY)

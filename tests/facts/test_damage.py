@@ -1,22 +1,26 @@
 """What is said of a damaged file, and which checkpoints can do without it."""
 
-from types import SimpleNamespace
+import json
 
+import pyarrow as pa
 import pytest
 
+from absflow.cli.storage import expression
 from absflow.errors import StorageError
+from absflow.facts.columns import ATTEMPTS, CHECKPOINTS
 from absflow.facts.damage import (
     ChannelFile,
     SetFile,
     advice,
     damage_error,
     file_in,
+    needed_by,
     part_of,
     spared,
 )
-from absflow.protocol.lineage import Compacted
-from absflow.protocol.retention.inventory import Completed, InFlight, Inventory
 from absflow.storage.layout import Layout
+
+LAYOUT = Layout("/job")
 
 SAID = """An error occurred while calling o1.showString.
 : org.apache.spark.SparkException: [FAILED_READ_FILE.{}] Encountered error while reading file {}. {}
@@ -50,22 +54,43 @@ def test_what_a_file_belongs_to(path, part):
     assert part_of(f"/job/{path}", "file:/job") == part
 
 
-def found():
+class Job:
     """Checkpoints 1 to 5, of which 2 is deleted; 1 and 3 are compacted; 5 has another table."""
-    lineages = {1: (1,), 2: (1, 2), 3: (1, 3), 4: (1, 3, 4), 5: (5,)}
-    flying = {4: (InFlight("left", 1, 3),)}
-    inventory = Inventory(
-        attempts={1: 0, 2: 4},
-        ready=True,
-        completed=tuple(
-            Completed(n, 1 + n // 5, {"left": sets}, flying.get(n, ()))
+
+    def __init__(self):
+        lineages = {1: [1], 2: [1, 2], 3: [1, 3], 4: [1, 3, 4], 5: [5]}
+        flying = {4: [{"input": "left", "attempt": 1, "epoch": 3}]}
+        form = {"key": [], "state": []}
+        graphs = {1: {"left": {**form, "table": "left"}}, 2: {"left": {**form, "table": "left.2"}}}
+        started = [
+            {"attempt": n, "incarnation": n, "kind": "STARTED", "details": json.dumps(graph)}
+            for n, graph in graphs.items()
+        ]
+        done = [
+            {
+                **{"checkpoint_id": n, "attempt": 1 + n // 5, "kind": "COMPLETED"},
+                "stages": [{"stage": "left", "lineage": sets, "in_flight": flying.get(n, [])}],
+            }
             for n, sets in lineages.items()
-        ),
-        deleted=frozenset({2}),
-        compacted=(Compacted(3, "left", -3, (1, 3)),),
-    )
-    tables = {"left": frozenset({-3, 1, 2, 3, 4}), "left.2": frozenset({5})}
-    return SimpleNamespace(inventory=inventory, sets={"left": tables})
+        ]
+        more = [
+            {"checkpoint_id": 2, "kind": "DELETED"},
+            {
+                **{"checkpoint_id": 3, "kind": "COMPACTED", "stage": "left"},
+                **{"set_id": -3, "replaces": [1, 3]},
+            },
+        ]
+        self.tables = {
+            LAYOUT.attempts: pa.Table.from_pylist(started, schema=ATTEMPTS),
+            LAYOUT.checkpoints: pa.Table.from_pylist([*done, *more], schema=CHECKPOINTS),
+        }
+
+    def table(self, path, columns, matches=()):
+        table = self.tables[path]
+        return (table.filter(expression(matches)) if matches else table).select(columns)
+
+    def read(self, path):
+        return None
 
 
 @pytest.mark.parametrize(
@@ -80,11 +105,19 @@ def found():
         (ChannelFile("left", 1, 3), [4], [1, 3, 5]),
         (ChannelFile("left", 1, 5), [], [1, 3, 4, 5]),
         (ChannelFile("left", 2, 3), [], [1, 3, 4, 5]),
+        (ChannelFile("left", 1, None), [4], [1, 3, 5]),
     ],
 )
 def test_who_can_do_without_it(damaged, harmed, whole):
     """A set by the lineages that are read now, a channel's file by the rows in flight."""
-    assert spared(found(), damaged) == (harmed, whole)
+    assert spared(needed_by(Job(), LAYOUT), [damaged]) == (harmed, whole)
+
+
+def test_who_can_do_without_all_of_them():
+    """What needs one of several damaged parts is lost."""
+    parts = [SetFile("left", 1), SetFile("left.2", 5)]
+    assert spared(needed_by(Job(), LAYOUT), parts) == ([1, 5], [3, 4])
+    assert spared({}, parts) == ([], [])
 
 
 def test_the_advice_names_the_newest_whole_checkpoint():
@@ -102,6 +135,9 @@ class Nothing:
 
     def table(self, path, columns, matches=()):
         raise StorageError("checkpoints are gone, too")
+
+    def read(self, path):
+        return None
 
 
 def test_what_more_is_damaged_is_said():

@@ -86,7 +86,7 @@ class FactWorld(World):
         known = facts.known(attempt=self.attempt, named={*self.attempts.values(), *asked} - {0})
         manifests = facts.stages(known.completions.keys())
         self.compacted_seen = facts.compacted(
-            (stage["stage"], stage["lineage"]) for part in manifests.values() for stage in part
+            (stage.report.stage, stage.lineage) for part in manifests.values() for stage in part
         )
         return known, manifests
 
@@ -105,7 +105,7 @@ class FactWorld(World):
         """A summary, made with the help of an earlier one."""
         known, manifests = self.known(summary)
         lineages = {
-            n: {stage["stage"]: stage["lineage"] for stage in stages}
+            n: {stage.report.stage: stage.lineage for stage in stages}
             for n, stages in manifests.items()
         }
         named = {*self.attempts.values()} - {0}

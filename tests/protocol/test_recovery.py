@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from absflow.facts.records import attempts_of, written_savepoints
+from absflow.facts.records import attempt_record, attempts_of, written_savepoints
 from absflow.protocol.recovery.attempts import (
     Attempt,
     Begin,
@@ -70,7 +70,8 @@ class Life:
     @property
     def attempts(self):
         names = ("attempt", "kind", "restored_from", "incarnation")
-        return attempts_of(dict(zip(names, row, strict=True)) for row in self.rows)
+        rows = (dict(zip(names, row, strict=True)) for row in self.rows)
+        return attempts_of(map(attempt_record, rows))
 
     @property
     def written(self):
@@ -325,12 +326,13 @@ def test_attempts_are_read_from_their_facts():
         {"attempt": 1, "kind": "FAILED", "restored_from": None, "incarnation": 1},
         {"attempt": 2, "kind": "RESTORED", "restored_from": None, "incarnation": 4},
         {"attempt": 0, "kind": "WRITTEN", "restored_from": None, "incarnation": 2},
+        {"attempt": 2, "kind": "of a later version", "restored_from": None, "incarnation": 4},
     ]
-    assert attempts_of(iter(rows)) == [
+    assert attempts_of(map(attempt_record, rows)) == [
         Attempt(1, None, True, 1, failed=True),
         Attempt(2, Origin("s3a://b/a#b", 12), False, 4, restored=True),
     ]
-    assert str(attempts_of(rows)[1].origin) == "s3a://b/a#b#12"
+    assert str(attempt_record(rows[0]).origin) == "s3a://b/a#b#12"
 
 
 @pytest.mark.parametrize(
@@ -378,4 +380,4 @@ def test_what_is_no_target_is_refused(text):
 def test_an_origin_is_read_as_it_is_written(origin):
     """Whatever its path is."""
     row = {"attempt": 1, "kind": "STARTED", "restored_from": str(origin), "incarnation": 0}
-    assert attempts_of([row]) == [Attempt(1, origin)]
+    assert attempts_of([attempt_record(row)]) == [Attempt(1, origin)]

@@ -291,4 +291,4 @@ def test_behind_a_claim_delta_skips_the_facts_of_older_drivers(
     with pytest.raises(FencedError, match="has driver incarnation 2, this driver is 1"):
         older.append({"fact": "too late"})
     newer.append({"fact": "of 2"})
-    assert sorted(row["fact"] for row in tables.rows_of(spark, path)) == ["of 1", "of 2"]
+    assert sorted(row["fact"] for row in tables.read(spark, path).collect()) == ["of 1", "of 2"]

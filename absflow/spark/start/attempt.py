@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from absflow.columnar.pages import channel_schema
@@ -30,7 +30,7 @@ from absflow.errors import AbsflowError, FencedError, GraphError
 from absflow.facts.claim import Claim, begin_on
 from absflow.facts.lock import hold
 from absflow.facts.published import published_by
-from absflow.facts.records import attempts_of
+from absflow.facts.records import Ready, attempts_of
 from absflow.facts.writer import FactWriter
 from absflow.graph.description import describe, fingerprint, topology
 from absflow.protocol.checkpoints import AttemptFact
@@ -112,7 +112,7 @@ def prepare_attempt(root: StorageRoot, job: JobSpec) -> PreparedAttempt:
     try:
         decision = decide_start(root, job)
         policy = job.settings.restart_policy
-        claim = Claim(root, job.graph.job, fingerprint(job.graph), lock, decision.rows, policy)
+        claim = Claim(root, job.graph.job, fingerprint(job.graph), lock, decision.facts, policy)
         return _prepare(root, job, decision, claim)
     except BaseException:
         lock.release()
@@ -151,10 +151,10 @@ def _prepare(
         ready = decision.ready
         if ready is None:
             ready = _make_ready(root, job, decision, ranges, claim)
-            claim.record(attempt, AttemptFact.READY, ready)
+            claim.record(attempt, AttemptFact.READY, asdict(ready))
     origin = decision.origin
     coordinator, recovered = facts.recover(
-        topology(job.graph), _policy(job.settings), clock.steady_ms(), origin, full=ready["full"]
+        topology(job.graph), _policy(job.settings), clock.steady_ms(), origin, full=ready.full
     )
     return PreparedAttempt(
         layout=root.layout,
@@ -162,7 +162,7 @@ def _prepare(
         claim=claim,
         facts=facts,
         origin=origin,
-        control=ControlStart(*ready["control"]),
+        control=ControlStart(*ready.control),
         state_tables=histories,
         ranges=ranges,
         session=row_order_conf(next(iter(stages.values())).get("order", {})),
@@ -244,13 +244,13 @@ def _make_ready(
     decision: StartDecision,
     ranges: Mapping[str, Sequence[int]],
     claim: Claim,
-) -> dict[str, Any]:
-    """What a new attempt needs; the details of its READY fact."""
+) -> Ready:
+    """Bring what a new attempt needs; what its READY fact says."""
     # Before the restore: what is written from now on is for this attempt.
-    control = [
+    barriers, overtakes = (
         tables.newest_version(root.files, path)
         for path in (root.layout.barriers, root.layout.overtakes)
-    ]
+    )
     if isinstance(decision.start, Restore) and decision.restore is not None:
         for dead in decision.start.discard:
             root.files.delete(root.layout.work(dead))
@@ -258,13 +258,13 @@ def _make_ready(
         # Before the first of them: behind it the attempt before cannot go on any more.
         claim.record(decision.attempt, AttemptFact.RESTORED)
         put_sinks_back(root, job, decision.restore)
-    return {
-        "control": control,
-        "full": decision.restore is not None and decision.restore.full,
-        "sinks": {name: sink.position(root.spark) for name, sink in job.sinks.items()},
-        "published": _published(root, job, decision),
-        "on_checkpoint": job.graph.published,
-    }
+    return Ready(
+        control=(barriers, overtakes),
+        full=decision.restore is not None and decision.restore.full,
+        sinks={name: sink.position(root.spark) for name, sink in job.sinks.items()},
+        published=_published(root, job, decision),
+        on_checkpoint=dict(job.graph.published),
+    )
 
 
 def _published(root: StorageRoot, job: JobSpec, decision: StartDecision) -> dict[str, int]:
@@ -284,23 +284,23 @@ def _publications(
     root: StorageRoot,
     job: JobSpec,
     decision: StartDecision,
-    ready: Mapping[str, Any],
+    ready: Ready,
     facts: FactWriter,
 ) -> dict[str, list[Publication]]:
     """By on-checkpoint sink, the checkpoints that completed and were not published."""
     if not job.graph.published:
         return {}
-    attempts = [a for a in attempts_of(decision.rows) if a.attempt != decision.attempt]
+    attempts = [a for a in attempts_of(decision.facts) if a.attempt != decision.attempt]
     attempts.append(Attempt(decision.attempt, decision.origin, ready=True))
     published: dict[str, int] = {}
     for name in job.graph.published:
-        if name not in ready["published"]:
+        if name not in ready.published:
             raise GraphError(
                 f"on-checkpoint sink {name!r} is new, and what it has missed is not known; "
                 "restore from a checkpoint (spark.absflow.restore.from=latest)"
             )
         noted = published_by(root.files, root.layout, decision.attempt, name)
-        published[name] = ready["published"][name] if noted is None else noted
+        published[name] = ready.published[name] if noted is None else noted
     root_path = root.layout.root
     completed, written = facts.completed(root_path, attempts, min(published.values()))
     return {

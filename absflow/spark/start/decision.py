@@ -5,16 +5,15 @@ Everything that can be refused is refused here.
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from absflow.errors import GraphError, NotFoundError, RestoreError
-from absflow.facts.driver_table import fact_rows
+from absflow.facts.find import attempts_there
 from absflow.facts.reading import FactReader
-from absflow.facts.records import attempts_of, details_of
+from absflow.facts.records import AttemptRecord, Ready, attempts_of, details_of, ready_of
 from absflow.facts.spark_reader import SparkStorageReader
 from absflow.graph.description import check_unchanged
 from absflow.protocol.checkpoints import AttemptFact
@@ -48,13 +47,13 @@ class StartDecision:
 
     Attributes:
         version: of ``attempts``, before its rows were read; -1 if there is no such table.
-        rows: the rows of ``attempts`` that it rests on.
+        facts: the facts of ``attempts`` that it rests on.
         start: which attempt begins or goes on.
         restore: what is to be restored; None if nothing is.
     """
 
     version: int
-    rows: Sequence[Mapping[str, Any]]
+    facts: Sequence[AttemptRecord]
     start: Start
     restore: RestorePlan | None
 
@@ -66,19 +65,19 @@ class StartDecision:
     @property
     def started(self) -> dict[str, Any] | None:
         """The details of the attempt's STARTED fact; None if it begins now."""
-        return details_of(self.rows, self.attempt, AttemptFact.STARTED)
+        return details_of(self.facts, self.attempt, AttemptFact.STARTED)
 
     @property
-    def ready(self) -> dict[str, Any] | None:
-        """The details of the attempt's READY fact; None if it was never ready."""
-        return details_of(self.rows, self.attempt, AttemptFact.READY)
+    def ready(self) -> Ready | None:
+        """What the attempt's READY fact says; None if it was never ready."""
+        return ready_of(self.facts, self.attempt)
 
     @property
     def origin(self) -> Origin | None:
         """The checkpoint that the attempt begins, or began, with."""
         if self.restore is not None:
             return self.restore.origin
-        known = attempts_of(self.rows)
+        known = attempts_of(self.facts)
         return next((a.origin for a in known if a.attempt == self.attempt), None)
 
     def history_tables(self, job: JobSpec) -> dict[str, str]:
@@ -89,7 +88,7 @@ class StartDecision:
         if self.started is not None:
             return {name: stage["table"] for name, stage in self.started.items()}
         kinds = {AttemptFact.STARTED, AttemptFact.WRITTEN}
-        graphs = [json.loads(r["details"]) for r in self.rows if r["kind"] in kinds]
+        graphs = [fact.details for fact in self.facts if fact.kind in kinds]
         used = {stage["table"] for graph in graphs for stage in graph.values()}
         restore = self.restore if self.restore and not self.restore.fork else None
         fits = {fit.stage: fit for fit in restore.stages} if restore else {}
@@ -106,8 +105,8 @@ def restore_plan_of(root: StorageRoot, job: JobSpec) -> RestorePlan | None:
     Raises:
         NotFoundError: there is no such checkpoint.
     """
-    rows = fact_rows(root.spark, root.files, root.layout.attempts)
-    start = decide(attempts_of(rows), _target(root.files, job.settings), _written(root, rows))
+    facts = attempts_there(root.spark, root.files, root.layout)
+    start = decide(attempts_of(facts), _target(root.files, job.settings), _written(root, facts))
     return plan_restore(root, job, start) if isinstance(start, Restore) else None
 
 
@@ -120,16 +119,16 @@ def decide_start(root: StorageRoot, job: JobSpec) -> StartDecision:
         RestoreError: the checkpoint cannot be restored as asked.
     """
     found = tables.found_version(root.files, root.layout.attempts)
-    rows = fact_rows(root.spark, root.files, root.layout.attempts)
-    start, restore = _start(root, job, rows)
+    facts = attempts_there(root.spark, root.files, root.layout)
+    start, restore = _start(root, job, facts)
     if restore is not None and restore.problems:
         raise RestoreError(
             f"checkpoint {restore.origin} cannot be restored, and nothing was changed: "
             + "; ".join(restore.problems)
         )
     if isinstance(start, GoOn):
-        _warn_of_failed(rows, start.attempt)
-    decision = StartDecision(-1 if found is None else found, rows, start, restore)
+        _warn_of_failed(facts, start.attempt)
+    decision = StartDecision(-1 if found is None else found, facts, start, restore)
     if decision.started is not None:
         check_unchanged(job.graph, decision.started)
         if not all("ranges" in stage for stage in decision.started.values()):
@@ -143,9 +142,9 @@ def decide_start(root: StorageRoot, job: JobSpec) -> StartDecision:
     return decision
 
 
-def _warn_of_failed(rows: Sequence[Mapping[str, Any]], attempt: int) -> None:
-    for failed in (a.attempt for a in attempts_of(rows) if a.attempt > attempt):
-        details = details_of(rows, failed, AttemptFact.FAILED) or {"error": "not finished"}
+def _warn_of_failed(facts: Sequence[AttemptRecord], attempt: int) -> None:
+    for failed in (a.attempt for a in attempts_of(facts) if a.attempt > attempt):
+        details = details_of(facts, failed, AttemptFact.FAILED) or {"error": "not finished"}
         _LOG.warning(
             "the restore that attempt %d was begun with has failed before it changed anything, and "
             "no other is asked for; attempt %d goes on. The error was: %s",
@@ -156,9 +155,9 @@ def _warn_of_failed(rows: Sequence[Mapping[str, Any]], attempt: int) -> None:
 
 
 def _start(
-    root: StorageRoot, job: JobSpec, rows: Sequence[Mapping[str, Any]]
+    root: StorageRoot, job: JobSpec, facts: Sequence[AttemptRecord]
 ) -> tuple[Start, RestorePlan | None]:
-    known, written = attempts_of(rows), _written(root, rows)
+    known, written = attempts_of(facts), _written(root, facts)
     target = _target(root.files, job.settings)
     start = decide(known, target, written)
     try:
@@ -172,10 +171,12 @@ def _start(
     return start, plan_restore(root, job, start) if isinstance(start, Restore) else None
 
 
-def _written(root: StorageRoot, rows: Sequence[Mapping[str, Any]]) -> Collection[int]:
+def _written(root: StorageRoot, attempts: Sequence[AttemptRecord]) -> Collection[int]:
     """The written savepoints, where they count: in a job that was never started."""
-    if not rows or attempts_of(rows) or not tables.exists(root.files, root.layout.checkpoints):
+    if not attempts or attempts_of(attempts):
         return ()  # to read one more table costs a start
+    if not tables.exists(root.files, root.layout.checkpoints):
+        return ()
     facts = FactReader(SparkStorageReader(root.spark), root.layout)
     return facts.known(triggers=False).written
 

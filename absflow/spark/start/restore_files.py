@@ -7,24 +7,23 @@ costs a read of each table's log, and a listing for each set of a lineage and ea
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from absflow.errors import StorageError
+from absflow.facts.damage import ChannelFile, SetFile, needed_by, spared
 from absflow.facts.find import FoundCheckpoint
-from absflow.facts.reading import FactReader
 from absflow.facts.spark_reader import SparkStorageReader
-from absflow.protocol.checkpoints import ChannelState, Manifest
-from absflow.protocol.lineage import shortened
+from absflow.protocol.checkpoints import ChannelState
 from absflow.protocol.recovery.matching import StageFit
 from absflow.storage.delta import tables
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
 
-__all__ = ["doing_without", "missing_files"]
+__all__ = ["missing_files"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +31,7 @@ class _Gone:
     """What is gone: in words, and which set or channel it is of."""
 
     words: str
-    set: tuple[str, int] | None = None
-    channel: tuple[str, int] | None = None
+    part: SetFile | ChannelFile
 
 
 def missing_files(
@@ -68,9 +66,8 @@ def missing_files(
     ]
     if not gone:
         return []
-    sets = {each.set for each in gone if each.set is not None}
-    channels = {each.channel for each in gone if each.channel is not None}
-    others = doing_without(_manifests(root, found.origin.root), sets, channels)
+    needed = needed_by(SparkStorageReader(root.spark), Layout(found.origin.root))
+    _, others = spared(needed, [each.part for each in gone])
     if others:
         then = (
             f"bring back what is gone, or restore checkpoint {max(others)}, which does not need it"
@@ -78,29 +75,6 @@ def missing_files(
     else:
         then = "bring back what is gone: every other checkpoint that is kept needs some of it, too"
     return [f"{each.words}; {then}" for each in gone]
-
-
-def doing_without(
-    manifests: Iterable[Manifest],
-    sets: Collection[tuple[str, int]],
-    channels: Collection[tuple[str, int]],
-) -> list[int]:
-    """The checkpoints that need none of these.
-
-    Args:
-        manifests: with the lineages that are to be read.
-        sets: each a stage and a set of its state history.
-        channels: each a stage and the attempt in which it wrote the channel.
-    """
-    return [
-        manifest.checkpoint_id
-        for manifest in manifests
-        if not any(
-            any((stage.report.stage, n) in sets for n in stage.lineage)
-            or any((state.input, state.attempt) in channels for state in stage.in_flight)
-            for stage in manifest.stages
-        )
-    ]
 
 
 class _Look:
@@ -113,24 +87,26 @@ class _Look:
     def sets(self, found: FoundCheckpoint, fit: StageFit) -> list[_Gone]:
         """What is gone of the sets of a stage's lineage."""
         stage = str(fit.source)
-        table = self._layout.state(found.described[stage]["table"])
+        table = found.described[stage]["table"]
+        path = self._layout.state(table)
         title = f"the state of stage {stage!r}"
         try:
-            files = self._files(table, F.col("set_id").isin(*fit.lineage))
+            files = self._files(path, F.col("set_id").isin(*fit.lineage))
         except StorageError as error:
-            return [_Gone(f"{title} is gone: {error}", (stage, n)) for n in fit.lineage[:1]]
+            gone = f"{title} is gone: {error}"
+            return [_Gone(gone, SetFile(table, n)) for n in fit.lineage[:1]]
         by_set = _by_value(files, "set_id")
         missing = _by_value(self._root.files.missing(files), "set_id")
         # A snapshot without a change has no set; a compaction of nothing but tombstones is empty.
         due = [n for n in fit.lineage if n > 0 or (fit.keys and not by_set)]
         unnamed = [n for n in due if n not in by_set]
         return [
-            *(_Gone(f"{title}: table {table!r} has no set {n}", (stage, n)) for n in unnamed),
+            *(_Gone(f"{title}: table {path!r} has no set {n}", SetFile(table, n)) for n in unnamed),
             *(
                 _Gone(
                     f"{title}: {len(some)} of {len(by_set[n])} files of set {n} are gone, "
                     f"{some[0]!r} first",
-                    (stage, n),
+                    SetFile(table, n),
                 )
                 for n, some in missing.items()
             ),
@@ -151,7 +127,7 @@ class _Look:
             words = f"{len(unnamed)} files are not in the channel any more, {unnamed[0]!r} first"
         else:
             return []
-        return [_Gone(f"{title} are gone: {words}", channel=channel)]
+        return [_Gone(f"{title} are gone: {words}", ChannelFile(*channel, None))]
 
     def unpublished(self, sink: str, channel: tuple[str, int], held: int, cut: int) -> list[_Gone]:
         """What is gone of the rows that a sink has yet to publish: of epochs behind ``held``."""
@@ -166,12 +142,12 @@ class _Look:
         try:
             files = self._files(table, F.col("_epoch").between(first, last))
         except StorageError as error:
-            return [_Gone(f"{title} are gone: {error}", channel=channel)], []
+            return [_Gone(f"{title} are gone: {error}", ChannelFile(*channel, None))], []
         missing = self._root.files.missing(files)
         if not missing:
             return [], files
         words = f"{len(missing)} files of the channel, {missing[0]!r} first"
-        return [_Gone(f"{title} are gone: {words}", channel=channel)], files
+        return [_Gone(f"{title} are gone: {words}", ChannelFile(*channel, None))], files
 
     def _files(self, table: str, where: Column) -> list[str]:
         """The files of a table, by its log alone.
@@ -190,10 +166,3 @@ def _by_value(paths: Iterable[str], column: str) -> dict[int, list[str]]:
         folder = path.rsplit("/", 2)[1]
         found.setdefault(int(folder.removeprefix(f"{column}=")), []).append(path)
     return found
-
-
-def _manifests(root: StorageRoot, origin: str) -> list[Manifest]:
-    """What every checkpoint that is kept needs."""
-    facts = FactReader(SparkStorageReader(root.spark), Layout(origin))
-    known = facts.known(triggers=False)
-    return [shortened(m, known.compacted) for m in facts.manifests(known.there).values()]

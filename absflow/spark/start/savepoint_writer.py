@@ -7,9 +7,8 @@ histories; the driver sees counts only.
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -19,12 +18,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.errors import StateError, StorageError
-from absflow.facts import records
 from absflow.facts.claim import Claim
-from absflow.facts.driver_table import fact_rows
-from absflow.facts.find import FoundCheckpoint, find_checkpoint
+from absflow.facts.find import FoundCheckpoint, attempts_there, find_checkpoint
 from absflow.facts.lock import hold
 from absflow.facts.reading import FactReader
+from absflow.facts.records import AttemptRecord, attempts_of
 from absflow.facts.spark_reader import SparkStorageReader
 from absflow.graph.description import describe, fingerprint
 from absflow.protocol.alignment_state import Barrier
@@ -62,12 +60,12 @@ def write_savepoint(
     root.files.check_writable(job.settings.storage_path)
     lock = hold(root.layout.root, lambda: _refuse_running(job, root.layout))
     try:
-        rows = fact_rows(spark, root.files, root.layout.attempts)
-        found = _base(root, records.attempts_of(rows), base)
+        facts = attempts_there(spark, root.files, root.layout)
+        found = _base(root, attempts_of(facts), base)
         given = _given(job, frames, found)
         policy = job.settings.restart_policy
-        claim = Claim(root, job.graph.job, fingerprint(job.graph), lock, rows, policy)
-        return _Writing(root, job, claim, rows, found, given).write()
+        claim = Claim(root, job.graph.job, fingerprint(job.graph), lock, facts, policy)
+        return _Writing(root, job, claim, facts, found, given).write()
     finally:
         lock.release()
 
@@ -160,7 +158,7 @@ class _Writing:
         root: StorageRoot,
         job: JobSpec,
         claim: Claim,
-        rows: list[dict[str, Any]],
+        facts: Sequence[AttemptRecord],
         base: FoundCheckpoint | None,
         given: list[GivenState],
     ) -> None:
@@ -169,7 +167,7 @@ class _Writing:
         self._files = root.files
         self._job = job
         self._layout = root.layout
-        self._rows = rows
+        self._facts = facts
         self._base = base
         self._given = given
         self._claim = claim
@@ -224,17 +222,16 @@ class _Writing:
 
     def _next_id(self) -> int:
         known = _known(self._root)
-        origins = [a.origin for a in records.attempts_of(self._rows)]
+        origins = [a.origin for a in attempts_of(self._facts)]
         ids = (o.checkpoint_id for o in origins if o)
         return max([known.triggered, known.ended_id, *ids]) + 1
 
     def _known(self) -> list[dict[str, Any]]:
         """Every description under the storage root, the newest first."""
-        described = [
-            r for r in self._rows if r["kind"] in {AttemptFact.STARTED, AttemptFact.WRITTEN}
-        ]
-        described.sort(key=lambda row: int(row["incarnation"]), reverse=True)
-        return [json.loads(row["details"]) for row in described]
+        kinds = {AttemptFact.STARTED, AttemptFact.WRITTEN}
+        described = [fact for fact in self._facts if fact.kind in kinds]
+        described.sort(key=lambda fact: fact.incarnation, reverse=True)
+        return [fact.details for fact in described]
 
     def _sinks(self) -> dict[str, Any]:
         """Where each sink stands before the job writes to it; every restore puts it back there."""

@@ -43,7 +43,6 @@ __all__ = [
     "reading",
     "restore",
     "rows_by_partition",
-    "rows_of",
 ]
 
 # Of a table with a commit for each micro-batch or checkpoint. Delta itself writes a checkpoint of
@@ -111,13 +110,6 @@ def read(spark: SparkSession, path: str, version: int | None = None) -> DataFram
         if version is None:
             return spark.read.format("delta").load(path)
         return spark.read.format("delta").option("versionAsOf", version).load(path)
-
-
-def rows_of(spark: SparkSession, path: str) -> list[dict[str, Any]]:
-    """All rows of a small table; errors as of :func:`read`."""
-    table = read(spark, path)
-    with reading(path):
-        return list(table.toArrow().to_pylist())
 
 
 def partition_values(table: DataFrame, column: str) -> frozenset[int]:
