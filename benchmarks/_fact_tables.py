@@ -63,8 +63,9 @@ def write(root: Path, count: int, stages: Sequence[str]) -> None:
 
 
 def start(root: Path, graph: Mapping[str, Any]) -> None:
-    """The facts of the job's one attempt."""
-    write_deltalake(root / "attempts", _attempts(graph), mode="append")
+    """The facts of the job's one attempt, whose stages have read all barriers but the next ones."""
+    control = [DeltaTable(root / name).version() for name in ("barriers", "overtakes")]
+    write_deltalake(root / "attempts", _attempts(graph, control), mode="append")
 
 
 def summary(count: int, stages: Sequence[str]) -> str | None:
@@ -146,8 +147,8 @@ def _commit(log: Path, version: int, adds: Sequence[Mapping[str, Any]]) -> None:
     (log / f"{version:020d}.json").write_text(text + "\n")
 
 
-def _attempts(graph: Mapping[str, Any]) -> pa.Table:
-    ready = {"control": [0, 0], "full": False, "sinks": {}, "published": {}, "on_checkpoint": {}}
+def _attempts(graph: Mapping[str, Any], control: Sequence[int]) -> pa.Table:
+    ready = {"control": control, "full": False, "sinks": {}, "published": {}, "on_checkpoint": {}}
     fact = {"attempt": 1, "incarnation": 1, "fingerprint": "f", "at": START_US}
     rows = [
         {**fact, "kind": "STARTED", "details": json.dumps(graph)},

@@ -1,12 +1,19 @@
 """What an old job's facts cost: a start, a plan of retention and the commands, by their number.
 
-The tables are generated (``_fact_tables.py``): 100, 1,000 and 3,000,000 checkpoints of ten stages,
-of which ten are kept, with a log of a week and a summary that is 500 checkpoints old. Each size has
-a process of its own. Measured are the pieces that read facts, not the start of a cluster: the
-decision, the claim's tables with the recovery of the coordinator, the inventory with a plan, and
-the commands, each a process. All is done twice: the first time much of it is Spark's own beginning.
-``python benchmarks/facts.py [--checkpoints N ...] [--folder PATH]``; memory is of the driver
-(Python) and its JVM.
+``python benchmarks/facts.py [--runs N] [--checkpoints N ...] [--folder PATH] [--write]``. The
+tables are generated (``_fact_tables.py``): 100, 1,000 and 3,000,000 checkpoints of ten stages, of
+which ten are kept, with a log of a week and a summary that is 500 checkpoints old. The job's ten
+queries are real, but have nothing to read. It has taken one checkpoint before anything is measured.
+The sizes take turns, and a run is a new process for each:
+
+- a start: from ``job.start()`` to the first trigger, in a JVM that has done nothing yet, and the
+  most memory in use until then, of the driver (Python) and of its JVM;
+- then a plan of retention, as the driver's thread makes it: what is there, and what is to go; the
+  median of five, behind two that are not counted;
+- each command, from its process's start to its end, with no arguments but the storage root.
+
+Prints medians; with ``--write`` the figures go to ``docs/figures``. ``--folder`` keeps the tables,
+and takes them from there the next time.
 """
 
 from __future__ import annotations
@@ -14,8 +21,8 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,30 +33,28 @@ from typing import Any
 
 import _fact_tables
 from _memory import Memory
+from _results import Results, arguments
 from _running_sum import configure, session
 from pyspark.sql import SparkSession
 
 import absflow
-from absflow.facts.claim import Claim
-from absflow.facts.inventory import JobInventory, gather
-from absflow.facts.lock import hold
+from absflow.facts.inventory import gather
 from absflow.facts.spark_reader import SparkStorageReader
-from absflow.graph.description import describe, fingerprint, topology
-from absflow.protocol.coordinator.messages import Policy
+from absflow.graph.description import describe
 from absflow.protocol.retention.inventory import RetentionPolicy
-from absflow.protocol.retention.plan import explain, plan
-from absflow.spark.model import JobSpec
-from absflow.spark.start.decision import decide_start
+from absflow.protocol.retention.plan import plan
 from absflow.spark.start.row_order import row_order_now
-from absflow.storage.root import StorageRoot
+from absflow.storage.layout import Layout
 
 STAGES = 10
-_CASES = ("the first time", "again")
-_COMMANDS = {
+START, PLAN = "a start, to the first trigger", "a plan of retention"
+DRIVER, JVM = "a start: the driver, in Python", "a start: its JVM"
+COMMANDS = {
     "absflow history": ["history"],
     "absflow show": ["show"],
-    "absflow gc --dry-run": ["gc", "--dry-run", "--retained", str(_fact_tables.KEPT)],
+    "absflow gc --dry-run": ["gc", "--dry-run"],
 }
+_WARM, _PLANS, _PATIENCE_S = 2, 5, 600
 
 
 def keep(rows: Any, state: Any, context: absflow.Context) -> absflow.Result:
@@ -57,9 +62,10 @@ def keep(rows: Any, state: Any, context: absflow.Context) -> absflow.Result:
     raise NotImplementedError
 
 
-def declared(spark: SparkSession, root: Path) -> JobSpec:
-    """A job of ten stages, one behind the other."""
-    configure(spark, {"storage.path": str(root), "edges": "channel", "key-groups": "2"})
+def declared(spark: SparkSession, root: Path) -> absflow.Job:
+    """A job of ten stages, one behind the other, each with a query of its own."""
+    settings = {"edges": "channel", "key-groups": "2", "checkpoint.interval": "1s"}
+    configure(spark, {**settings, "storage.path": str(root)})
     job = absflow.Job("facts", spark)
     (root.parent / "in").mkdir(exist_ok=True)
     node = job.source("rows", spark.readStream.schema("k long, v long").parquet(f"{root}/../in"))
@@ -72,121 +78,129 @@ def declared(spark: SparkSession, root: Path) -> JobSpec:
             output="k long, v long",
             process=keep,
         )
-    return job._checked()
+    return job
 
 
-def timed(what: str, seconds: dict[str, float], act: Callable[[], Any]) -> Any:
-    """What it gives; how long it took goes into ``seconds``."""
-    started = time.monotonic()
-    given = act()
-    seconds[what] = round(time.monotonic() - started, 2)
-    return given
+def begin(count: int, folder: Path) -> None:
+    """Write the tables, and let the job go on behind them until it has taken a checkpoint."""
+    _fact_tables.write(folder / "job", count, [f"stage-{n}" for n in range(STAGES)])
+    print(f"{count:,} checkpoints:", _fact_tables.sizes(folder / "job"), flush=True)
 
 
-def start(root: StorageRoot, job: JobSpec, seconds: dict[str, float]) -> None:
-    """The pieces of a start that read facts."""
-    decision = timed("decision", seconds, lambda: decide_start(root, job))
-    lock = hold(root.layout.root, lambda: None)
-    try:
-        policy = job.settings.restart_policy
-        claim = Claim(root, "facts", fingerprint(job.graph), lock, decision.rows, policy)
-        facts = timed("tables of the claim", seconds, lambda: claim.tables(1))
-        limits = Policy(10_000, 60_000, 0, 1, 0, 60_000, None)
-        graph = topology(job.graph)
-        coordinator, _ = timed(
-            "recovery", seconds, lambda: facts.recover(graph, limits, 0, None, full=False)
-        )
-        assert coordinator.completed is not None
-        assert coordinator.next_id == coordinator.completed_id + 1
-    finally:
-        lock.release()
-
-
-def planned(root: StorageRoot, seconds: dict[str, float]) -> JobInventory:
-    """A plan of retention."""
-    policy = RetentionPolicy(_fact_tables.KEPT, _fact_tables.COMPACTED_EVERY)
-    reader = SparkStorageReader(root.spark)
-    found = timed("inventory", seconds, lambda: gather(reader, root.layout, {}))
-    timed("plan", seconds, lambda: plan(found.inventory, policy))
-    explain(found.inventory, policy)
-    return found
-
-
-def commands(root: Path, newest: int, seconds: dict[str, float]) -> None:
-    """Each command, in a process of its own."""
-    for name, command in _COMMANDS.items():
-        more = [str(newest)] if command == ["show"] else []
-        run = [sys.executable, "-m", "absflow.cli.main", *command, *more, "--storage", str(root)]
-        timed(name, seconds, lambda run=run: subprocess.run(run, check=True, capture_output=True))
-
-
-def measure(count: int, folder: Path) -> dict[str, Any]:
-    """All pieces at so many checkpoints."""
+def prepare(folder: Path) -> None:
+    """Have the job go on behind the tables, until it has taken a checkpoint."""
     spark = session("facts")
     job = declared(spark, folder / "job")
-    order = row_order_now(spark)
     graph = {
-        name: {**stage, "table": name, "ranges": [0], "order": order}
-        for name, stage in describe(job.graph).items()
+        name: {**stage, "table": name, "ranges": [0], "order": row_order_now(spark)}
+        for name, stage in describe(job._checked().graph).items()
     }
     _fact_tables.start(folder / "job", graph)
-    root = StorageRoot.open(spark, str(folder / "job"))
-    found: dict[str, Any] = {}
-    jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
-    for case in _CASES:
-        seconds: dict[str, float] = {}
-        gc.collect()
-        spark.sparkContext._jvm.java.lang.System.gc()
-        own = _resident()
-        with Memory(jvm) as memory:
-            start(root, job, seconds)
-            there = planned(root, seconds)
-        assert there.known.done_count == count, there.known
-        assert there.known.there == list(range(count - _fact_tables.KEPT + 1, count + 1))
-        commands(folder / "job", count, seconds)
-        python = max(0.0, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000) - own)
-        found[case] = {**seconds, "driver MB more": round(python), "JVM MB": round(memory.jvm)}
+    run = job.start()
+    wait(lambda: run.progress().completed > 0)
+    run.stop()
     spark.stop()
+
+
+def wait(until: Callable[[], bool]) -> None:
+    """Until it is so."""
+    ends = time.monotonic() + _PATIENCE_S
+    while not until():
+        assert time.monotonic() < ends, "this takes too long"
+        time.sleep(0.005)
+
+
+def measure(count: int, folder: Path) -> dict[str, float]:
+    """A start and plans, in this process."""
+    spark = session("facts")
+    job = declared(spark, folder / "job")
+    jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+    log = Path(Layout(str(folder / "job")).barriers) / "_delta_log"
+    version = max(int(name.stem) for name in log.glob("*.json"))
+    gc.collect()
+    with Memory(jvm) as memory:
+        began = time.monotonic()
+        run = job.start()
+        wait((log / f"{version + 1:020d}.json").exists)
+        took = time.monotonic() - began
+    python = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+    run.stop()
+    reader, layout = SparkStorageReader(spark), Layout(str(folder / "job"))
+    plans = []
+    for _ in range(_WARM + _PLANS):
+        began = time.monotonic()
+        found = gather(reader, layout, {})
+        plan(found.inventory, RetentionPolicy(_fact_tables.KEPT))
+        plans.append(time.monotonic() - began)
+    assert found.known.done_count > count, found.known
+    assert len(found.known.there) <= 10 * _fact_tables.KEPT, found.known
+    spark.stop()
+    return {START: took, DRIVER: python, JVM: memory.jvm, PLAN: statistics.median(plans[_WARM:])}
+
+
+def commands(count: int, root: Path) -> dict[str, float]:
+    """Each command, in a process of its own."""
+    found = {}
+    for name, command in COMMANDS.items():
+        more = [str(count)] if command == ["show"] else []
+        run = [sys.executable, "-m", "absflow.cli.main", *command, *more, "--storage", str(root)]
+        began = time.monotonic()
+        subprocess.run(run, check=True, capture_output=True)
+        found[name] = time.monotonic() - began
     return found
 
 
-def _resident() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+def in_process(*given: str) -> str:
+    """The last line that this program prints if it is called so."""
+    done = subprocess.run(
+        [sys.executable, __file__, *given], check=True, stdout=subprocess.PIPE, text=True
+    )
+    return next(iter(done.stdout.strip().splitlines()[-1:]), "")
 
 
-def main(counts: list[int], kept: Path | None, *, only_write: bool) -> None:
-    """Each size in a process of its own, then all beside each other."""
-    results = {}
-    for count in counts:
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = kept / str(count) if kept else Path(temporary) / "new"
-            if not folder.exists():
-                _fact_tables.write(folder / "job", count, [f"stage-{n}" for n in range(STAGES)])
-            print(f"{count:,} checkpoints:", _fact_tables.sizes(folder / "job"), flush=True)
-            if only_write:
-                continue
-            one = [sys.executable, __file__, "--one", str(count), str(folder)]
-            done = subprocess.run(one, check=True, stdout=subprocess.PIPE, text=True)
-        results[count] = json.loads(done.stdout.strip().splitlines()[-1])
-        print(results[count], flush=True)
-    if only_write:
+def main(given: argparse.Namespace, folder: Path) -> None:
+    """The sizes in turns."""
+    for count in given.checkpoints:
+        place = folder / str(count)
+        if not place.exists():
+            begin(count, place)
+        if not given.only_write and not (place / "job" / "work").exists():
+            in_process("--prepare", str(place))
+    if given.only_write:
         return
-    for case in _CASES:
-        print(f"\n{case:<24}" + "".join(f"{count:>12,}" for count in counts))
-        for what in results[counts[0]][case]:
-            row = "".join(f"{results[count][case][what]:>12,}" for count in counts)
-            print(f"{what:<24}{row}")
+    names = {count: f"{count:,} checkpoints" for count in given.checkpoints}
+    seconds = Results("facts", "s", tuple(names.values())[:-1])
+    memory = Results("facts_memory", "MB", tuple(names.values())[:1])
+    for _ in range(given.runs):
+        for count, name in names.items():
+            place = folder / str(count)
+            found = json.loads(in_process("--one", str(count), str(place)))
+            found |= commands(count, place / "job")
+            print(name, {what: round(value, 2) for what, value in found.items()}, flush=True)
+            for what, value in found.items():
+                results = memory if what in {DRIVER, JVM} else seconds
+                results.runs.setdefault(what, {}).setdefault(name, []).append(value)
+    for results in (seconds, memory):
+        for case in results.runs:
+            results.show(case)
+        if given.write:
+            results.write()
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments("What an old job's facts cost.", "of each size")
     parser.add_argument("--checkpoints", type=int, nargs="*", default=[100, 1000, 3_000_000])
     parser.add_argument("--folder", type=Path, help="keeps the tables, or has them")
     parser.add_argument("--only-write", action="store_true", help="write the tables, measure later")
+    parser.add_argument("--prepare", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one:
-        print(json.dumps(measure(int(given.one[0]), Path(given.one[1]))))
+    called = parser.parse_args()
+    if called.prepare:
+        prepare(called.prepare)
+    elif called.one:
+        print(json.dumps(measure(int(called.one[0]), Path(called.one[1]))))
+    elif called.folder:
+        main(called, called.folder)
     else:
-        main(given.checkpoints, given.folder, only_write=given.only_write)
+        with tempfile.TemporaryDirectory() as temporary:
+            main(called, Path(temporary))

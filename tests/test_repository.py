@@ -69,6 +69,20 @@ OLD_WORDS = re.compile(
 # Whose columns have names of absflow's own (pages), and what sees to all others.
 MAP_IN_ARROW = {"absflow/storage/delta/transactions.py", "absflow/spark/worker/any_names.py"}
 
+# Who names a table of facts outside of `absflow.facts`, and what for; none of them reads its rows.
+FACT_TABLE = re.compile(r"layout\.(?:attempts|barriers|overtakes|checkpoints|requests)\b")
+NAMES_FACT_TABLES = {
+    "absflow/cli/reader.py": "the command line appends to requests",
+    "absflow/history.py": "SQL, for people",
+    "absflow/spark/control/retention.py": "a version",
+    "absflow/spark/control/tidying.py": "small files are put together",
+    "absflow/spark/start/attempt.py": "versions",
+    "absflow/spark/start/decision.py": "a version, and whether one is there",
+    "absflow/spark/start/savepoint_writer.py": "whether they are there",
+    "absflow/spark/stream/chain.py": "streams of control rows",
+}
+WRITES_COLUMNS = {"absflow/cli/asking.py"}
+
 LINT_IMPORTS = "from importlinter.cli import lint_imports_command as main; main()"
 
 
@@ -203,6 +217,16 @@ def _puts_in_backticks(node: ast.AST) -> bool:
         case ast.BinOp(op=ast.Add(), left=ast.Constant(value="`")):
             return True
     return False
+
+
+def test_rows_of_facts_stay_in_their_package():
+    """Nobody else names a table of facts but for its versions, streams and SQL, or its columns."""
+    outside = {n: text for n, text in modules() if not n.startswith("absflow/facts/")}
+    assert {n for n, text in outside.items() if FACT_TABLE.search(text)} == {*NAMES_FACT_TABLES}
+    knows = "absflow.facts.columns"
+    assert {n for n, text in outside.items() if knows in {*imported(ast.parse(text))}} == {
+        *WRITES_COLUMNS
+    }
 
 
 def test_the_wings_have_few_files_beside_them():
