@@ -2,7 +2,7 @@
 
 A checkpoint every ten seconds of a job of several stages, of which the newest few are kept: the
 facts as they lie there once absflow's own OPTIMIZE has put small files together (rows of one time
-in a file), a log of a week of commits, and what is kept of the state.
+in a file), logs as long as they are kept, and what is kept of the state.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from absflow.storage.delta import data_files, tables
 
 KEPT = 10
 COMPACTED_EVERY = 10
-# A commit each ten seconds for seven days, which is how long absflow keeps a log.
-WEEK = 60_480
+# Commits in the logs just before they are trimmed again: of triggers those of 25 hours, one each ten
+# seconds; of other facts those of two hours, and as many again of retention.
+LOGS = {"barriers": 9_360, "checkpoints": 2_160}
 BEHIND = 80  # commits behind the last checkpoint of a log
 ENTRIES = 60_000  # checkpoints in a file of facts
 START_US = 1_767_348_000_000_000
@@ -110,7 +111,7 @@ def _create(table: Path, schema: pa.Schema) -> None:
 
 def _fill(table: Path, schema: pa.Schema, count: int, entries: int, make: _Make) -> None:
     """Big files, and behind them a commit for each of the newest checkpoints."""
-    late = min(BEHIND, count // 2)
+    late, kept = min(BEHIND, count // 2), LOGS[table.name]
     old = count - late
     _create(table, schema)
     adds: list[Mapping[str, Any]] = []
@@ -118,7 +119,7 @@ def _fill(table: Path, schema: pa.Schema, count: int, entries: int, make: _Make)
         adds += _written(table, make(first, min(old, first + entries - 1)), schema)
     log = table / "_delta_log"
     _commit(log, 1, adds)
-    logged = max(2, min(WEEK, count) - late)
+    logged = max(2, min(kept, count) - late)
     DeltaTable(table).create_checkpoint()
     shutil.move(log / f"{1:020d}.checkpoint.parquet", log / f"{logged:020d}.checkpoint.parquet")
     for version in range(2, logged + 1):

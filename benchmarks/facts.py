@@ -2,15 +2,16 @@
 
 ``python benchmarks/facts.py [--runs N] [--checkpoints N ...] [--folder PATH] [--write]``. The
 tables are generated (``_fact_tables.py``): 100, 1,000 and 3,000,000 checkpoints of ten stages, of
-which ten are kept, with a log of a week and a summary that is 500 checkpoints old. The job's ten
-queries are real, but have nothing to read. It has taken one checkpoint before anything is measured.
-The sizes take turns, and a run is a new process for each:
+which ten are kept, with a summary that is 500 checkpoints old, and with logs as absflow leaves them
+(25 hours of triggers, two hours of other facts). The job's ten queries are real, but have nothing
+to read. It has taken one checkpoint before anything is measured. The sizes take turns, and a run is
+a new process for each:
 
 - a start: from ``job.start()`` to the first trigger, in a JVM that has done nothing yet, and the
   most memory in use until then, of the driver (Python) and of its JVM;
 - then a plan of retention, as the driver's thread makes it: what is there, and what is to go; the
   median of five, behind two that are not counted;
-- each command, from its process's start to its end, with no arguments but the storage root.
+- each command, from its process's start to its end, with default options.
 
 Prints medians; with ``--write`` the figures go to ``docs/figures``. ``--folder`` keeps the tables,
 and takes them from there the next time.

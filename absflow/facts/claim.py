@@ -20,6 +20,7 @@ from absflow.facts.writer import FactWriter
 from absflow.protocol.checkpoints import AttemptFact
 from absflow.protocol.restarts import RestartPolicy
 from absflow.storage import clock
+from absflow.storage.delta.tables import CHECKPOINTS_PROPERTIES, JOB_PROPERTIES
 from absflow.storage.root import StorageRoot
 
 __all__ = ["Claim", "begin_on"]
@@ -145,7 +146,9 @@ class Claim:
         return FactWriter(
             barriers=self._claimed(self._layout.barriers, columns.BARRIERS),
             overtakes=self._claimed(self._layout.overtakes, columns.OVERTAKES),
-            checkpoints=self._claimed(self._layout.checkpoints, columns.CHECKPOINTS),
+            checkpoints=self._claimed(
+                self._layout.checkpoints, columns.CHECKPOINTS, CHECKPOINTS_PROPERTIES
+            ),
             attempt=attempt,
             incarnation=self.incarnation,
             fingerprint=self._fingerprint,
@@ -154,14 +157,18 @@ class Claim:
             facts=FactReader(SparkStorageReader(self._spark), self._layout),
         )
 
-    def _claimed(self, path: str, schema: pa.Schema) -> DriverTable:
+    def _claimed(
+        self, path: str, schema: pa.Schema, properties: Mapping[str, str] = JOB_PROPERTIES
+    ) -> DriverTable:
         known = path in self._tables
-        table = self._table(path, schema)
+        table = self._table(path, schema, properties)
         if not known and not self.lock.held:
             table.claim()
         return table
 
-    def _table(self, path: str, schema: pa.Schema) -> DriverTable:
+    def _table(
+        self, path: str, schema: pa.Schema, properties: Mapping[str, str] = JOB_PROPERTIES
+    ) -> DriverTable:
         if path not in self._tables:
             self._tables[path] = DriverTable(
                 self._spark,
@@ -173,5 +180,6 @@ class Claim:
                 self.driver,
                 self.fence,
                 self._policy,
+                properties,
             )
         return self._tables[path]

@@ -51,6 +51,7 @@ class DriverTable:
         driver: str,
         fence: Fence,
         policy: RestartPolicy,
+        properties: Mapping[str, str] = tables.JOB_PROPERTIES,
     ) -> None:
         """Create the table if it is not there.
 
@@ -64,8 +65,9 @@ class DriverTable:
             driver: this driver's own name, which no other has.
             fence: notices a newer driver.
             policy: how often and when :meth:`insist` tries again.
+            properties: of the table, if it is created.
         """
-        tables.create(spark, path, schema, properties=tables.JOB_PROPERTIES)
+        tables.create(spark, path, schema, properties=properties)
         self._fence = fence
         self._spark = spark
         self._path = path

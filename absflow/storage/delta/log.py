@@ -21,10 +21,12 @@ __all__ = [
     "LogTail",
     "actions_of",
     "commit_of",
+    "commits_in",
     "file_of",
     "find_commit",
     "find_newest",
     "has_commit",
+    "last_checkpoint",
     "log_file",
     "newest_version",
     "parse_commit",
@@ -142,7 +144,7 @@ def find_newest(
     A log of a week has many thousand files, so it is listed only if there is no other way: versions
     have no gap, so a few looks find the last one.
     """
-    known = _last_checkpoint(read, table)
+    known = last_checkpoint(read, table)
     if known is None:
         if not exists(log_file(table, 0)):
             return newest_version(names(_log(table)))
@@ -164,7 +166,7 @@ def has_commit(
     return any(exists(path) for path in looks) or newest_version(names(_log(table))) is not None
 
 
-def _last_checkpoint(read: Callable[[str], str | None], table: str) -> int | None:
+def last_checkpoint(read: Callable[[str], str | None], table: str) -> int | None:
     """The version of a table's last checkpoint; None if the log does not say."""
     hint = read(f"{_log(table)}/_last_checkpoint")
     try:
@@ -173,6 +175,11 @@ def _last_checkpoint(read: Callable[[str], str | None], table: str) -> int | Non
         # Delta does not put this file in place whole, so a kill may leave it empty, and Delta then
         # goes by what is there.
         return None
+
+
+def commits_in(names: Callable[[str], Sequence[str]], table: str) -> list[int]:
+    """The versions that are in a table's log, rising."""
+    return sorted(_versions(names(_log(table))))
 
 
 def _log(table: str) -> str:
@@ -236,7 +243,7 @@ class LogTail:
         self.transactions: dict[str, int] = {}
 
     def _begin(self, names: Callable[[str], Sequence[str]]) -> int:
-        known = _last_checkpoint(self._read, self._table)
+        known = last_checkpoint(self._read, self._table)
         if known is not None:
             return known
         # Most logs without a checkpoint begin with the table.

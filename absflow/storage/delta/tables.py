@@ -32,6 +32,7 @@ from absflow.storage.session import conf_set
 
 __all__ = [
     "CHANNEL_PROPERTIES",
+    "CHECKPOINTS_PROPERTIES",
     "COMMITTED_OFTEN",
     "JOB_PROPERTIES",
     "create",
@@ -43,6 +44,7 @@ __all__ = [
     "reading",
     "restore",
     "rows_by_partition",
+    "table_id",
 ]
 
 # Of a table with a commit for each micro-batch or checkpoint. Delta itself writes a checkpoint of
@@ -54,6 +56,12 @@ JOB_PROPERTIES = {
     **COMMITTED_OFTEN,
     "delta.logRetentionDuration": "interval 7 days",
     "delta.deletedFileRetentionDuration": "interval 1 days",
+}
+# Of the facts of checkpoints: only who reads them anew sees what is removed, for nobody streams
+# them, and the log is kept for as long as what is removed is (absflow.spark.control.tidying).
+CHECKPOINTS_PROPERTIES = {
+    **JOB_PROPERTIES,
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
 }
 # A channel is read from end to end, never searched, so its commits need no statistics.
 CHANNEL_PROPERTIES = {
@@ -133,6 +141,12 @@ def rows_by_partition(spark: SparkSession, path: str, column: str) -> dict[int, 
         counted = F.get_json_object("stats", "$.numRecords").cast("long")
         rows = files.groupBy(value.alias("value")).agg(F.sum(counted).alias("rows"))
         return {row["value"]: row["rows"] or 0 for row in rows.toArrow().to_pylist()}
+
+
+def table_id(spark: SparkSession, path: str) -> str:
+    """The id that Delta has given a table; a stream's position names it. Errors as of `read`."""
+    with reading(path):
+        return str(DeltaTable.forPath(spark, path).detail().select("id").collect()[0][0])
 
 
 @contextmanager

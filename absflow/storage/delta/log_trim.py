@@ -1,0 +1,89 @@
+"""Old commits of a log, which nobody reads any more, and how far a query has read one.
+
+Each read of a table, and each micro-batch of a stream of it, has Delta list the whole directory of
+its log: 60,000 names take a core for a second. Delta itself deletes commits by their age alone, and
+in whole days; it cannot know how far behind a stream is that was stopped for some days. Who knows
+the streams can keep less. What goes is always the oldest part of a log, and never what is behind
+its last checkpoint, so a table is read as before; only its older versions cannot be any more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+
+from absflow.storage.delta.log import (
+    DeltaPosition,
+    commits_in,
+    last_checkpoint,
+    log_file,
+    parse_commit,
+)
+
+__all__ = ["asks_from", "trim"]
+
+_Read = Callable[[str], str | None]
+_Names = Callable[[str], Sequence[str]]
+# Deleted at a time, a call each.
+_AT_MOST = 5000
+
+
+def trim(
+    read: _Read,
+    names: _Names,
+    delete: Callable[[str], None],
+    table: str,
+    upto: int | None,
+    before_ms: int,
+) -> int:
+    """Delete the oldest commits of a log, in their order; how many.
+
+    Args:
+        read: gives a file's text or None.
+        names: gives the names in a directory.
+        delete: deletes a file.
+        table: the table's path.
+        upto: what a stream may still ask for begins here; None if nobody streams the table.
+        before_ms: since 1970; commits of this time or later stay.
+    """
+    checkpoint = last_checkpoint(read, table)
+    if checkpoint is None:
+        return 0
+    end = checkpoint if upto is None else min(checkpoint, upto)
+    old = [version for version in commits_in(names, table) if version < end]
+    at = datetime.fromtimestamp(before_ms / 1000, tz=timezone.utc)
+
+    def stays(version: int) -> bool:
+        text = read(log_file(table, version))
+        return text is None or parse_commit(version, text).at >= at
+
+    # Times rise with versions, so a few commits are read; a clock that jumps keeps more or less.
+    gone = old[: bisect_left(old, True, key=stays)][:_AT_MOST]
+    for version in gone:
+        delete(log_file(table, version))
+    return len(gone)
+
+
+def asks_from(read: _Read, names: _Names, spark_checkpoint: str, table_id: str) -> int | None:
+    """The oldest version of a streamed table that a query may still ask for.
+
+    That is where its last committed batch began: started again, Spark asks for that batch once
+    more.
+
+    Args:
+        read: gives a file's text or None.
+        names: gives the names in a directory.
+        spark_checkpoint: the query's.
+        table_id: Delta's id of the table.
+
+    Returns:
+        None if that is not known yet.
+    """
+    committed = [int(n) for n in names(f"{spark_checkpoint}/commits") if n.isdecimal()]
+    text = read(f"{spark_checkpoint}/offsets/{max(committed) - 1}") if committed else None
+    lines = (line for line in (text or "").splitlines() if '"reservoirId"' in line)
+    found = [p for p in map(DeltaPosition.parse, lines) if p.table == table_id]
+    if not found or any(position.snapshot for position in found):
+        return None
+    return min(position.version for position in found)
