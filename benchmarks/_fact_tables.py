@@ -29,7 +29,7 @@ from absflow.storage.delta import data_files, tables
 
 KEPT = 10
 COMPACTED_EVERY = 10
-# Commits in the logs just before they are trimmed again: of triggers those of 25 hours, one each ten
+# Commits in the logs just before they are trimmed again: of triggers those of 25 hours, one each 10
 # seconds; of other facts those of two hours, and as many again of retention.
 LOGS = {"barriers": 9_360, "checkpoints": 2_160}
 BEHIND = 80  # commits behind the last checkpoint of a log
