@@ -44,9 +44,16 @@ class Memory:
             while more := {pid for pid, parent in parents.items() if parent in below} - below:
                 below |= more
             self.jvm = max(self.jvm, _megabytes(self._pid))
-            workers = [_megabytes(pid) for pid in below - {self._pid}]
+            # A process that the JVM starts is for a moment as large as the JVM.
+            workers = [_megabytes(pid) for pid in below - {self._pid} if _is_worker(pid)]
             self.python = max(self.python, sum(workers))
             self.worker = max(self.worker, *workers, 0.0)
+
+
+def _is_worker(pid: int) -> bool:
+    with suppress(OSError):
+        return b"pyspark" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 def _megabytes(pid: int) -> float:
