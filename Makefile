@@ -11,6 +11,8 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 # A machine's own name may not resolve; one machine is all that is used here.
 export SPARK_LOCAL_IP := 127.0.0.1
+# Fewer and shorter runs of make bench (benchmarks/_quick.py).
+export QUICK
 # Another Spark on this machine must not take the place of the one that setup.cfg pins.
 unexport SPARK_HOME
 
@@ -43,7 +45,9 @@ chaos: setup ## kill the driver with SIGKILL KILLS=120 times, from SEED= (JOB=ge
 	@$(BIN)/python tests/chaos/chaos.py \
 	  $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(JOB),--job $(JOB))
 
-bench: setup .venv/.bench .venv-flink/.setup .venv-bytewax/.setup .venv-pathway/.setup ## run each program in benchmarks/, with peers (WRITE=1: figures into docs/figures)
+bench: setup .venv/.bench .venv-flink/.setup .venv-bytewax/.setup .venv-pathway/.setup ## run each program in benchmarks/, with peers (WRITE=1: figures into docs/figures; QUICK=1: fewer and shorter runs, in 25 minutes)
+	@if [ -n "$(QUICK)" ] && [ -n "$(WRITE)" ]; then \
+	  echo "found QUICK=$(QUICK) and WRITE=$(WRITE); quick figures are not for the docs: make bench WRITE=1"; exit 1; fi
 	@failed=; for program in benchmarks/[a-z]*.py; do echo "== $$program"; \
 	  case $$program in *_flink.py) python=.venv-flink/bin/python;; *) python=$(BIN)/python;; esac; \
 	  write=; if [ -n "$(WRITE)" ] && grep -q "^from _results" $$program; then write=--write; fi; \

@@ -17,8 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from _engines import RUN_S, WARM_S, WARM_TIMES
 from _flink import Watch, configuration
+from _periods import RUN_S, WARM_S, WARM_TIMES
 from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.table import StreamTableEnvironment
 

@@ -16,7 +16,9 @@ import subprocess
 import sys
 import time
 
-ROWS = 4_000_000
+from _quick import usual
+
+ROWS = usual(3_000_000, 1_000_000)
 
 
 def seconds(keys: int, rows: int) -> float:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from _quick import usual
 from _running_sum import configure
 from pyspark.sql import SparkSession
 
@@ -19,7 +20,7 @@ import absflow
 
 COLUMNS = "k long, g long, v long"
 GROUPS = 1_000
-WARM_S = 10
+WARM_S = usual(10, 5)
 FEWEST, LONGEST_S = 5, 60
 
 

@@ -151,9 +151,10 @@ def _query_18(state: Row | None, row: Row) -> Row:
 
 
 _SUMS = ("k long, v long", 1, "n long, total long, last long")
+_FEW_KEYS = Workload(*_SUMS, _uniform(100_000, 2), _added)
 _PRICES = "n long, low long, middle long, high long, least long, most long, total long"
 WORKLOADS = {
-    "100 k uniform keys": Workload(*_SUMS, _uniform(100_000, 2), _added),
+    "100 k uniform keys": _FEW_KEYS,
     "1 M uniform keys": Workload(*_SUMS, _uniform(1_000_000, 4), _added, loads=4),
     "Zipf 1.1 over 1 M keys": Workload(*_SUMS, _zipf(1_000_000, 1.1), _added),
     "10 M keys, 1 % a batch": Workload(*_SUMS, _touched(10_000_000, 10, 0.01), _added, loads=10),
@@ -171,4 +172,6 @@ WORKLOADS = {
         lambda number, rows: _bids(number, rows).select(["bidder", "auction", "price", "at"]),
         _query_18,
     ),
+    # For what needs minutes: a function for each key and micro-batch, and PyFlink.
+    "100 k uniform keys, one by one": _FEW_KEYS,
 }

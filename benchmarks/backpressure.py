@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from _backlog_table import head, line
+from _quick import usual
 from _running_sum import add, configure, session
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -185,7 +186,7 @@ def main(given: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Checkpoints behind a backlog.")
-    parser.add_argument("--backlog", type=float, default=60, help="seconds")
+    parser.add_argument("--backlog", type=float, default=usual(60, 3), help="seconds")
     parser.add_argument("--pause", type=float, default=1.2, help="of the slow stage, seconds")
-    parser.add_argument("--count", type=int, default=10, help="checkpoints, unaligned")
+    parser.add_argument("--count", type=int, default=usual(10, 2), help="checkpoints, unaligned")
     main(parser.parse_args())

@@ -33,6 +33,7 @@ from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
 from _backlog_table import head, line
+from _quick import usual
 
 try:
     from pyflink.common import Configuration, Types, WatermarkStrategy
@@ -192,7 +193,7 @@ def main(given: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Checkpoints of Flink behind a backlog.")
-    parser.add_argument("--backlog", type=float, default=60, help="seconds")
+    parser.add_argument("--backlog", type=float, default=usual(60, 10), help="seconds")
     parser.add_argument("--pause", type=float, default=0.007, help="of the slow stage, seconds")
-    parser.add_argument("--count", type=int, default=5, help="checkpoints, unaligned")
+    parser.add_argument("--count", type=int, default=usual(5, 3), help="checkpoints, unaligned")
     main(parser.parse_args())

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from _quick import QUICK, usual
 from _results import Results, arguments
 from _running_sum import add, configure, session
 from _workloads import WORKLOADS
@@ -37,7 +38,7 @@ from absflow.storage.delta import tables
 from absflow.storage.delta.transactions import DriverRows, append_once
 
 PHASES = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets")
-WARM = 60
+WARM = usual(60, 12)
 CASE, KEYS = WORKLOADS["1 M uniform keys"], 1_000_000
 OUTPUT = "k long, total long"
 WHOLE = "whole micro-batch"
@@ -226,7 +227,8 @@ def main(rows: int, runs: int, write: bool) -> None:
     results = Results("breakdown", "ms", (WHOLE,))
     with tempfile.TemporaryDirectory() as folder:
         CASE.write(Path(folder), WARM + 2 * runs + 4, rows)
-        measure(spark, 1, Path(folder), runs)  # in a JVM's first job much is compiled
+        if not QUICK:  # in a JVM's first job much is compiled
+            measure(spark, 1, Path(folder), runs)
         for stages in (1, 2):
             times, used = measure(spark, stages, Path(folder), runs)
             if stages == 1:
@@ -242,7 +244,9 @@ def main(rows: int, runs: int, write: bool) -> None:
 
 
 if __name__ == "__main__":
-    parser = arguments("Where the time of a micro-batch goes.", "micro-batches that are counted")
+    parser = arguments(
+        "Where the time of a micro-batch goes.", "micro-batches that are counted", quick=3
+    )
     parser.add_argument("--rows", type=int, default=200_000, help="in a micro-batch")
     given = parser.parse_args()
     main(given.rows, given.runs, given.write)

@@ -2,10 +2,16 @@
 
 ``python benchmarks/checkpoint_overhead.py [--runs N] [--seconds S] [--write]``. A running sum over
 100,000 uniform keys, 50,000 rows a micro-batch, on the cores of this machine. A run is so many
-seconds of a job that has warmed up; the intervals take turns. Two things are measured:
+seconds of a job that has warmed up. The jobs take turns, each turn in another order, so that a
+machine that becomes slower or faster favours none. In each run of those that take checkpoints
+retention looks once, and then compacts, deletes and vacuums (``_housekeeping.py``), and the run
+goes on until that is over; with runs of 30 s that is up to twice as often as by default. With
+``QUICK=1`` it does not. Three things are measured:
 
-- rows per second of the whole run, and the ratio to the job without checkpoints. It contains all
-  that checkpoints cost, and how the machine differs from one run to the next, which is more;
+- rows per second of the whole run;
+- its ratio to the job without checkpoints of the same turn: all that checkpoints cost. The interval
+  is that of the mean (of logarithms, by Student's t), in which its true value lies with 95 %, as
+  runs differ by more than checkpoints cost;
 - within a run, what micro-batches took longer while a checkpoint was on its way, from its trigger
   to its completion, than the others of that run: as a share of the run's time.
 
@@ -22,16 +28,20 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from _housekeeping import ALL, SETTINGS, housekeeping
 from _pipeline import commits, speed
+from _quick import QUICK, usual
 from _results import Results, arguments
 from _running_sum import configure, session, sums
 from pyspark.sql import SparkSession
 
 import absflow
 
-KEYS, ROWS, FILES, WARM_S = 100_000, 50_000, 400, 15
+KEYS, ROWS, FILES, WARM_S = 100_000, 50_000, 400, usual(10, 5)
 NONE = "no checkpoint"
-INTERVALS = {NONE: "1h", "every 60 s": "60s", "every 10 s": "10s", "every 3 s": "3s"}
+# Of a job's life: by then it has two checkpoints of 10 s, so there is something to compact.
+RETENTION_S = 25
+INTERVALS = {NONE: "1h", "every 10 s": "10s", **usual({"every 3 s": "3s"}, {})}
 
 
 def measure(
@@ -41,16 +51,16 @@ def measure(
 
     No share if there was no time without a checkpoint on its way.
     """
-    with tempfile.TemporaryDirectory() as root:
-        configure(
-            spark,
-            {"storage.path": f"{root}/job", "checkpoint.interval": interval, "key-groups": "16"},
-        )
+    with tempfile.TemporaryDirectory() as root, housekeeping(RETENTION_S) as seen:
+        own = {"storage.path": f"{root}/job", "checkpoint.interval": interval, "key-groups": "16"}
+        configure(spark, {**SETTINGS, **own})
         reader = spark.readStream.schema("k long, v long").option("maxFilesPerTrigger", 1)
         run = sums("overhead", spark, reader.parquet(str(source)), f"{root}/out").start()
         run.await_termination(timeout=WARM_S)
         before = len(commits(Path(root) / "out"))
         run.await_termination(timeout=seconds)
+        while interval != INTERVALS[NONE] and not (seen.plans or QUICK):
+            run.await_termination(timeout=0.5)
         run.stop()
         made = commits(Path(root) / "out")[before - 1 :]
         found = absflow.history(spark, f"{root}/job").checkpoints().where("status = 'COMPLETED'")
@@ -58,6 +68,10 @@ def measure(
         pending = [tuple(row) for row in found.selectExpr(*times).collect()]
     took = made[-1][0] - made[0][0]
     pending = [(since, until) for since, until in pending if made[0][0] < since < made[-1][0]]
+    if pending and not QUICK:
+        print(seen)
+        if missing := seen.missing(ALL):
+            raise SystemExit(f"{missing} in a run of {interval}")
     lost = _lost(made, pending)
     return speed(made), None if lost is None else 100 * lost / took, len(pending)
 
@@ -75,21 +89,40 @@ def _lost(made: list[tuple[float, int]], pending: list[tuple[float, float]]) -> 
     return sum(took - rows * pace for took, rows, meets in steps if meets)
 
 
+def interval_of(ratios: list[float]) -> tuple[float, float]:
+    """In which the true ratio lies with 95 %: Student's t over logarithms."""
+    logs = np.log(ratios)
+    if len(logs) < 2:
+        return 0.0, float("inf")
+    drawn = np.random.default_rng(1).standard_t(len(logs) - 1, 1_000_000)
+    half = np.quantile(drawn, 0.975) * logs.std(ddof=1) / np.sqrt(len(logs))
+    return float(np.exp(logs.mean() - half)), float(np.exp(logs.mean() + half))
+
+
+def turn(number: int) -> list[str]:
+    """The jobs in the order of this turn: each has each place as often, and each neighbour."""
+    names = [*INTERVALS]
+    at = number // 2 % len(names)
+    order = [*names[at:], *names[:at]]
+    return order if number % 2 == 0 else order[::-1]
+
+
 def main(runs: int, seconds: float, write: bool) -> None:
-    """The intervals in turn, in one session."""
+    """The jobs in turn, in one session."""
     random = np.random.default_rng(1)
     case = f"{KEYS:,} keys, {seconds:g} s a run"
-    results = Results("overhead", "rows/s", (NONE,), {case: {name: [] for name in INTERVALS}})
-    shares = Results("overhead_share", "% of the time", (), {case: {}})
+    results = Results("overhead", "rows/s", runs={case: {name: [] for name in INTERVALS}})
+    ratios = Results("overhead_ratio", "of the rows/s without", runs={case: {}})
+    shares = Results("overhead_share", "% of the time", runs={case: {}})
     with tempfile.TemporaryDirectory() as folder:
         for number in range(FILES):
             table = {"k": random.integers(0, KEYS, ROWS), "v": random.integers(0, 9, ROWS)}
             pq.write_table(pa.table(table), Path(folder) / f"{number:04d}.parquet")
         spark = session("checkpoint_overhead")
-        measure(spark, Path(folder), INTERVALS[NONE], 60)  # a JVM compiles for long
-        for _ in range(runs):
-            for name, interval in INTERVALS.items():
-                pace, share, completed = measure(spark, Path(folder), interval, seconds)
+        measure(spark, Path(folder), INTERVALS[NONE], usual(60, 10))  # a JVM compiles for long
+        for number in range(runs):
+            for name in turn(number):
+                pace, share, completed = measure(spark, Path(folder), INTERVALS[name], seconds)
                 results.runs[case][name].append(pace)
                 shown = f"{pace:>9,.0f} rows/s, {completed} completed"
                 if name != NONE and share is not None:
@@ -97,14 +130,19 @@ def main(runs: int, seconds: float, write: bool) -> None:
                     shown += f", {share:.1f} %"
                 print(f"{name:<14} {shown}", flush=True)
         spark.stop()
-    for measured in (results, shares):
+    without = results.runs[case][NONE]
+    for name in (name for name in INTERVALS if name != NONE):
+        pairs = zip(results.runs[case][name], without, strict=True)
+        ratios.runs[case][name] = [pace / base for pace, base in pairs]
+        ratios.intervals.setdefault(case, {})[name] = interval_of(ratios.runs[case][name])
+    for measured in (results, ratios, shares):
         measured.show(case)
         if write:
             measured.write()
 
 
 if __name__ == "__main__":
-    parser = arguments("What checkpoints cost a saturated stage.", "of each interval")
-    parser.add_argument("--seconds", type=float, default=60, help="of a run")
+    parser = arguments("What checkpoints cost a saturated stage.", "of each job", 12, 2)
+    parser.add_argument("--seconds", type=float, default=usual(30, 10), help="of a run")
     given = parser.parse_args()
     main(given.runs, given.seconds, given.write)

@@ -10,6 +10,7 @@ run on every machine gives the same. With ``--write`` the figures go to ``docs/f
 
 from __future__ import annotations
 
+from _quick import usual
 from _results import OURS, Results, arguments
 
 from absflow.protocol.retention.inventory import RetentionPolicy
@@ -54,6 +55,6 @@ def main(most: int, write: bool) -> None:
 
 if __name__ == "__main__":
     parser = arguments("What compaction costs.", "of no meaning here: all runs are equal")
-    parser.add_argument("--most", type=int, default=1_000_000, metavar="KEYS")
+    parser.add_argument("--most", type=int, default=usual(1_000_000, 100_000), metavar="KEYS")
     given = parser.parse_args()
     main(given.most, given.write)

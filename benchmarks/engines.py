@@ -8,42 +8,41 @@ numpy for Bytewax; from a table in memory for Pathway. What is emitted goes to S
 Flink's ``blackhole``, Pathway's ``null``, or is dropped.
 
 A run is 20 s of a job that goes on, two whole checkpoint periods, behind half a minute and five
-rows for each key. Peers take turns: a run of each that is on Spark, then the next of each. Spark's
+rows for each key; of what is on Spark, in whole micro-batches. absflow's runs go from one plan of
+retention to another, with compaction, deletion and VACUUM in each, more often than a job has by
+default (``_housekeeping.py``). Bytewax's go from the end of an epoch to that of another. Spark's
 built-in aggregation has its state in memory and in RocksDB with changelog checkpointing; Flink SQL
-on the heap and in RocksDB, with mini-batches and without. Beside the speed stands the longest time
-without a row, which says what checkpoints hold up.
+on the heap and in RocksDB, with mini-batches and without. Much of absflow's time is Spark's for
+each micro-batch, however many rows it has; so it is also measured with a million rows in each.
+Beside the speed stands the longest time without a row, which says what checkpoints hold up.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
-import subprocess
-import tempfile
-import time
 from collections.abc import Callable
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-from _engines import RUN_S, WARM_S, WARM_TIMES
+from _forms import aggregates, sums
+from _housekeeping import ALL, SETTINGS
+from _on_spark import ROCKS, FailedError, measured
+from _periods import RUN_S, WARM_S, WARM_TIMES, Runs
+from _quick import usual
 from _results import Peer, Results, arguments
 from _running_sum import configure, session
 from _workloads import WORKLOADS
 from pyspark.sql import DataFrame, SparkSession
-from throughput import ROCKS, aggregates, sums
+from throughput import run_program
 
 import absflow
 
 WORKLOAD = WORKLOADS["100 k uniform keys"]
-HERE = Path(__file__).parent
 Start = Callable[[DataFrame, str], Any]  # gives what can be stopped
 
 
 def ours(rows: DataFrame, root: str) -> absflow.Run:
     """A job of one stage."""
-    conf = {"storage.path": f"{root}/job", "checkpoint.interval": "10s", "key-groups": "16"}
-    configure(rows.sparkSession, conf)
+    own = {"storage.path": f"{root}/job", "key-groups": "16"}
+    configure(rows.sparkSession, {**SETTINGS, **own})
     job = absflow.Job("engines", rows.sparkSession)
     stage = job.stage(
         "stage",
@@ -70,8 +69,11 @@ def built_in(rows: DataFrame, root: str) -> Any:
 
 
 _EXACT = "exactly once"
+_MORE_ROWS = 1_000_000
+OURS, LARGE = "absflow, columnar", f"absflow, {_MORE_ROWS:,} rows a micro-batch"
 ON_SPARK: dict[str, tuple[Start, dict[str, str], Peer]] = {
-    "absflow, columnar": (ours, {}, Peer(_EXACT, "10 s")),
+    OURS: (ours, {}, Peer(_EXACT, "10 s")),
+    LARGE: (ours, {}, Peer(_EXACT, "10 s")),
     "Spark built-in, memory": (built_in, {}, Peer(_EXACT, "each micro-batch")),
     "Spark built-in, RocksDB": (built_in, ROCKS, Peer(_EXACT, "each micro-batch")),
 }
@@ -86,6 +88,19 @@ OTHERS: dict[str, tuple[str, tuple[str, ...], Peer]] = {
 }
 
 
+KEYS = [100_000, 1_000_000]
+# With QUICK=1; of the second number of keys the first of these only.
+FEW = [
+    OURS,
+    "Spark built-in, memory",
+    "Spark built-in, RocksDB",
+    "Flink SQL, heap, mini-batch",
+    "Flink SQL, RocksDB, mini-batch",
+    "Bytewax, 1 worker",
+    "Pathway",
+]
+
+
 def generated(spark: SparkSession, keys: int, rows: int) -> DataFrame:
     """Rows that Spark makes."""
     source = spark.readStream.format("rate-micro-batch")
@@ -93,92 +108,59 @@ def generated(spark: SparkSession, keys: int, rows: int) -> DataFrame:
     return made.selectExpr(f"pmod(xxhash64(value), {keys}) AS k", "value % 9 AS v")
 
 
-def measure(
-    spark: SparkSession, peer: str, keys: int, rows: int, runs: int
-) -> tuple[list[float], list[float]]:
+def measure(spark: SparkSession, peer: str, keys: int, rows: int, runs: int) -> Runs:
     """Rows per second of each run, and the longest time in it from micro-batch to micro-batch."""
     start, conf, _ = ON_SPARK[peer]
-    for name, value in conf.items():
-        spark.conf.set(name, value)
+    if peer == LARGE:
+        rows = _MORE_ROWS
+
+    def warm(moments: list[tuple[float, int]]) -> float | None:
+        begun, came = moments[0][0] if moments else 0.0, 0
+        for at, number in moments:
+            if at > begun + WARM_S and came >= WARM_TIMES * keys:
+                return at
+            came += number
+        return None
+
+    does = ALL if start is ours else None
     try:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as root:
-            running = start(generated(spark, keys, rows), root)
-            try:
-                return _runs(spark, keys, runs)
-            finally:
-                running.stop()
-    finally:
-        for name in conf:
-            spark.conf.unset(name)
+        return measured(
+            spark,
+            lambda root: start(generated(spark, keys, rows), root),
+            conf,
+            warm,
+            runs,
+            does=does,
+        )
+    except FailedError as error:
+        print(f"{peer} is not measured, for it failed: {error}")
+        return [], []
 
 
-def _runs(spark: SparkSession, keys: int, runs: int) -> tuple[list[float], list[float]]:
-    (query,) = spark.streams.active
-    begun = time.monotonic()
-    while not (
-        time.monotonic() > begun + WARM_S
-        and sum(progress.numInputRows for progress in query.recentProgress) >= WARM_TIMES * keys
-    ):
-        _check(query)
-        time.sleep(1)
-    first = len(query.recentProgress)
-    until = time.monotonic() + runs * RUN_S
-    while time.monotonic() < until:
-        _check(query)
-        time.sleep(0.2)
-    while len(done := query.recentProgress[first:]) < runs + 1 or _at(done[-1]) < (
-        _at(done[0]) + runs * RUN_S
-    ):
-        _check(query)
-        time.sleep(1)
-    speeds, pauses = [], []
-    for number in range(runs):
-        since = _at(done[0]) + number * RUN_S
-        inside = [p for p in done if since <= _at(p) < since + RUN_S]
-        behind = next(p for p in done if _at(p) >= since + RUN_S)
-        times = [_at(p) for p in [*inside, behind]]
-        speeds.append(sum(p.numInputRows for p in inside) / (times[-1] - times[0]))
-        pauses.append(max(later - earlier for earlier, later in itertools.pairwise(times)))
-    return speeds, pauses
-
-
-def _check(query: Any) -> None:
-    if not query.isActive:
-        raise SystemExit(f"the query ended by itself: {query.exception()}")
-
-
-def _at(progress: Any) -> float:
-    return datetime.fromisoformat(progress.timestamp).timestamp()
-
-
-def measure_other(peer: str, keys: int, runs: int) -> tuple[list[float], list[float]]:
+def measure_other(peer: str, keys: int, runs: int) -> Runs:
     """As :func:`measure`; nothing if it does not run here, and why."""
     name, given, _ = OTHERS[peer]
-    python = HERE.parent / f".venv-{name}" / "bin" / "python"
-    if not python.exists():
-        print(f"{peer} is not measured: there is no {python}; make bench makes it")
-        return [], []
-    command = [str(python), str(HERE / f"_engines_{name}.py"), str(keys), *given, str(runs)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=1800)
-    if done.returncode:
-        print(f"{peer} is not measured, for it failed: {done.stderr.splitlines()[-1:]}")
-        return [], []
-    found = json.loads(done.stdout.splitlines()[-1])
-    return found["rows/s"], found.get("longest pause", [])
+    return run_program(peer, name, f"_engines_{name}.py", [str(keys), *given, str(runs)])
+
+
+def case_of(keys: int) -> str:
+    """The title of a table."""
+    return f"{keys:,} uniform keys, generated and forgotten"
 
 
 def main(cases: list[int], peers: list[str], rows: int, runs: int, write: bool) -> None:
     """Each number of keys, each peer in turn."""
     spark = session("engines", "6g")
-    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "10000")
     every = {name: peer for name, (*_, peer) in (ON_SPARK | OTHERS).items()}
-    speeds = Results("engines", "rows/s", ("absflow, columnar",), peers=every)
-    pauses = Results("engines_pause", "s, longest without a row")
-    for peer in (peer for peer in peers if peer in ON_SPARK):
+    known = [case_of(keys) for keys in KEYS]
+    speeds = Results("engines", "rows/s", (OURS,), peers=every, keeps=known)
+    pauses = Results("engines_pause", "s, longest without a row", keeps=known)
+    early = [peer for peer in peers if peer in ON_SPARK and peer != LARGE]
+    for peer in usual(early, early[:1]):
         measure(spark, peer, cases[0], rows, 1)  # a JVM compiles for long
     for keys in cases:
-        case = f"{keys:,} uniform keys, generated and forgotten"
-        for peer in peers:
+        case = case_of(keys)
+        for peer in peers if keys == cases[0] else usual(peers, peers[:1]):
             if peer in ON_SPARK:
                 found = measure(spark, peer, keys, rows, runs)
             else:
@@ -193,9 +175,9 @@ def main(cases: list[int], peers: list[str], rows: int, runs: int, write: bool) 
 
 
 if __name__ == "__main__":
-    parser = arguments("Engines with equal sources and sinks.", "of 20 s")
-    parser.add_argument("--keys", type=int, nargs="+", default=[100_000, 1_000_000])
-    parser.add_argument("--only", nargs="+", default=[*ON_SPARK, *OTHERS])
+    parser = arguments("Engines with equal sources and sinks.", f"of {RUN_S} s", usually=3)
+    parser.add_argument("--keys", type=int, nargs="+", default=KEYS)
+    parser.add_argument("--only", nargs="+", default=usual([*ON_SPARK, *OTHERS], FEW))
     parser.add_argument("--rows", type=int, default=200_000, help="in a micro-batch of Spark")
     given = parser.parse_args()
     main(given.keys, given.only, given.rows, given.runs, given.write)

@@ -34,6 +34,7 @@ from typing import Any
 
 import _fact_tables
 from _memory import Memory
+from _quick import usual
 from _results import Results, arguments
 from _running_sum import configure, session
 from pyspark.sql import SparkSession
@@ -190,7 +191,8 @@ def main(given: argparse.Namespace, folder: Path) -> None:
 
 if __name__ == "__main__":
     parser = arguments("What an old job's facts cost.", "of each size")
-    parser.add_argument("--checkpoints", type=int, nargs="*", default=[100, 1000, 3_000_000])
+    sizes = usual([100, 1000, 3_000_000], [100, 10_000])
+    parser.add_argument("--checkpoints", type=int, nargs="*", default=sizes)
     parser.add_argument("--folder", type=Path, help="keeps the tables, or has them")
     parser.add_argument("--only-write", action="store_true", help="write the tables, measure later")
     parser.add_argument("--prepare", type=Path, help=argparse.SUPPRESS)

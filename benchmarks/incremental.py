@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from _quick import usual
 from _results import Results, arguments
 from _running_sum import configure, session, sums
 from deltalake import DeltaTable
 
 SHARES = (0.0, 0.001, 0.01, 0.1, 1.0)
-WARM = 4  # a JVM compiles for long
-SETTINGS = {"checkpoint.interval": "4s", "key-groups": "16"}
+WARM = usual(4, 1)  # a JVM compiles for long
+SETTINGS = {"checkpoint.interval": usual("4s", "2s"), "key-groups": "16"}
 
 
 class Job:

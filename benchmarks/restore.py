@@ -32,6 +32,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from _memory import Memory
+from _quick import usual
 from _running_sum import session, sums
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -257,8 +258,8 @@ def main(every: list[int], runs: int, memory: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Time to restore, beside a plain start of Spark.")
-    parser.add_argument("--keys", type=int, nargs="+", default=[1_000_000])
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--keys", type=int, nargs="+", default=[usual(1_000_000, 200_000)])
+    parser.add_argument("--runs", type=int, default=usual(3, 1))
     parser.add_argument("--memory", default="6g", help="of the driver's JVM")
     given = parser.parse_args()
     main(given.keys, given.runs, given.memory)

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import numpy as np
 from _pipeline import running, throughput, write
+from _quick import usual
 from _results import Results, arguments
 from _running_sum import session
 from pyspark.sql import SparkSession
 
-MOST_ROWS = 20_000_000
+MOST_ROWS = usual(20_000_000, 4_000_000)
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,15 @@ def main(names: list[str], runs: int, seconds: float, keep: bool) -> None:
     results = Results("scaling", "rows/s")
     with tempfile.TemporaryDirectory() as given:
         folder = Path(given)
-        measure(spark, BASE, given_rows(folder, BASE), 60)  # a JVM compiles for long
+        measure(spark, BASE, given_rows(folder, BASE), usual(60, 5))  # a JVM compiles for long
         for _ in range(runs):
             speeds: dict[Point, float] = {}  # the base is a point of every series
             for name in names:
-                for value, point in SERIES[name].items():
+                series = SERIES[name]
+                values = [*series]
+                few = [value for value in values if series[value] == BASE or value == values[-1]]
+                for value in usual(values, few):
+                    point = series[value]
                     if point not in speeds:
                         speeds[point] = measure(spark, point, given_rows(folder, point), seconds)
                     results.runs.setdefault(name, {}).setdefault(value, []).append(speeds[point])
@@ -93,6 +98,6 @@ def main(names: list[str], runs: int, seconds: float, keep: bool) -> None:
 if __name__ == "__main__":
     parser = arguments("Throughput by the size of things.", "of each value")
     parser.add_argument("--only", nargs="+", default=[*SERIES], choices=[*SERIES])
-    parser.add_argument("--seconds", type=float, default=10, help="of a run")
+    parser.add_argument("--seconds", type=float, default=usual(10, 4), help="of a run")
     given = parser.parse_args()
     main(given.only, given.runs, given.seconds, given.write)

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
+from _quick import usual
 from _running_sum import configure, session
 from pyspark.sql import SparkSession
 
@@ -98,4 +99,9 @@ def main(checkpoints: int, every: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*(int(text) for text in (*sys.argv[1:], *("500", "50")[len(sys.argv) - 1 :])))
+    main(
+        *(
+            int(text)
+            for text in (*sys.argv[1:], *usual(("500", "50"), ("12", "6"))[len(sys.argv) - 1 :])
+        )
+    )

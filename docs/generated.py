@@ -14,6 +14,7 @@ import re
 import statistics
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from absflow.protocol.alignment import INPUT_TRANSITIONS
 from absflow.protocol.alignment_state import InputStatus
@@ -32,6 +33,24 @@ _NAMES = (
 PAGES = tuple((Path(__file__).parent / name).resolve() for name in _NAMES)
 FIGURES = json.loads((Path(__file__).parent / "figures" / "figures.json").read_text())
 
+_PROMISES = ("guarantee", "a checkpoint every")
+_MADE = "{:,} uniform keys, generated and forgotten"
+# Blocks of README: a benchmark, and the titles of its cases.
+_SPEEDS = {
+    "speed_generated": (
+        "engines",
+        {_MADE.format(100_000): "100 k keys", _MADE.format(1_000_000): "1 M keys"},
+    ),
+    "speed": (
+        "throughput",
+        {
+            "100 k uniform keys": "100 k keys",
+            "1 M uniform keys": "1 M keys",
+            "100 k uniform keys, one by one": "100 k keys",
+        },
+    ),
+}
+
 
 def generated(text: str) -> str:
     """``text`` with each of its generated blocks made anew."""
@@ -41,7 +60,7 @@ def generated(text: str) -> str:
         "settings": _table(["setting", "default", "what it does"], _setting_rows()),
         "reasons": _table(["reason", "counts as a failure", "meaning"], _reason_rows()),
         **{name: _figures(name) for name in FIGURES},
-        "speed": _speed(),
+        **{block: _speed(*given) for block, given in _SPEEDS.items() if given[0] in FIGURES},
         "wings": "\n".join(["```mermaid", "flowchart TD", *_wing_lines(), "```"]),
     }
     for name, block in blocks.items():
@@ -124,39 +143,67 @@ def _reason_rows() -> list[list[str]]:
 
 
 def _figures(name: str) -> str:
-    """A table for each case: medians, and what they are to that of each peer of absflow's."""
+    """A table for each case: medians, and what they are to those of the peers of absflow's."""
     found = FIGURES[name]
-    unit, bases = found["unit"], found["bases"]
-    versions = ", ".join(f"{package} {number}" for package, number in found["versions"].items())
-    parts = [f"Measured on {found['at']}: {found['on']}, {versions}."]
+    parts, last = [], ""
     for case, peers in found["runs"].items():
-        middles = {peer: statistics.median(runs) for peer, runs in peers.items()}
-        there = [base for base in bases if base in middles]
-        said = found.get("peers", {})
-        rows = [
-            [
-                peer,
-                *(said[peer].values() if said else ()),
-                _rounded(middle),
-                f"{_rounded(min(peers[peer]))} to {_rounded(max(peers[peer]))}",
-                *(f"{_rounded(middle / middles[base])} x" for base in there),
-            ]
-            for peer, middle in middles.items()
-        ]
-        promises = ["guarantee", "a checkpoint every"] if said else []
-        names = [case, *promises, unit, "lowest to highest", *(f"to {base}" for base in there)]
-        parts.append(_table(names, rows))
+        if (measured := _measured(found.get("older", {}).get(case, found))) != last:
+            parts.append(measured)
+            last = measured
+        parts.append(_case_table(found, case, peers))
     return "\n\n".join(parts)
 
 
-def _speed() -> str:
-    """The first case of the throughput, and how much faster the fastest form of absflow is."""
-    found = FIGURES["throughput"]
-    case, peers = next(iter(found["runs"].items()))
+def _measured(found: dict[str, Any]) -> str:
+    versions = ", ".join(f"{package} {number}" for package, number in found["versions"].items())
+    return f"Measured on {found['at']}: {found['on']}, {versions}."
+
+
+def _case_table(found: dict[str, Any], case: str, peers: dict[str, list[float]]) -> str:
     middles = {peer: statistics.median(runs) for peer, runs in peers.items()}
-    best = max(middle for peer, middle in middles.items() if peer.startswith("absflow"))
-    rows = [[p, _rounded(m), f"{_rounded(best / m)} x"] for p, m in middles.items()]
-    return _table([case, found["unit"], "columnar is faster by"], rows)
+    bases = {base: _base(middles, base) for base in found["bases"]}
+    there = {base: middle for base, middle in bases.items() if middle is not None}
+    said = found.get("peers", {})
+    intervals = found.get("intervals", {}).get(case, {})
+    rows = [
+        [
+            peer,
+            *(said[peer].values() if said else ()),
+            _rounded(middle),
+            f"{_rounded(min(peers[peer]))} to {_rounded(max(peers[peer]))}",
+            *(["{:.3f} to {:.3f}".format(*intervals[peer])] if intervals else []),
+            *(f"{_rounded(middle / base)} x" for base in there.values()),
+        ]
+        for peer, middle in middles.items()
+    ]
+    names = [case, *_PROMISES] if said else [case]
+    names += [found["unit"], "lowest to highest"]
+    names += ["95 % interval"] if intervals else []
+    return _table([*names, *(f"to {base}" for base in there)], rows)
+
+
+def _base(middles: dict[str, float], base: str) -> float | None:
+    """The median of a peer; of several that differ behind a comma, the highest."""
+    names = [base] if base in middles else [p for p in middles if p.startswith(f"{base}, ")]
+    return max((middles[name] for name in names), default=None)
+
+
+def _speed(name: str, cases: dict[str, str]) -> str:
+    """Medians of a benchmark: these of its cases, in columns of these titles."""
+    found = FIGURES[name]
+    columns: dict[str, dict[str, list[float]]] = {title: {} for title in cases.values()}
+    for case, title in cases.items():
+        columns[title] |= found["runs"].get(case, {})
+    peers = dict.fromkeys(peer for runs in columns.values() for peer in runs)
+    rows = [
+        [peer, *found["peers"][peer].values()]
+        + [
+            _rounded(statistics.median(runs[peer])) if peer in runs else ""
+            for runs in columns.values()
+        ]
+        for peer in peers
+    ]
+    return _table([found["unit"], *_PROMISES, *columns], rows)
 
 
 def _rounded(number: float) -> str:
