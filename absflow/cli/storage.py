@@ -6,8 +6,6 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
-from operator import and_, or_
 from typing import Any
 
 import pyarrow as pa
@@ -18,10 +16,10 @@ from pyarrow.fs import FileSelector, FileSystem, FileType, SubTreeFileSystem
 
 from absflow.errors import DamagedError, NotFoundError, StorageError
 from absflow.facts.damage import damage_error
-from absflow.facts.reading import Match
+from absflow.facts.reading import Match, expression
 from absflow.storage.layout import Layout
 
-__all__ = ["CHECKED", "FileReader", "expression", "place"]
+__all__ = ["CHECKED", "FileReader", "place"]
 
 # Without, Arrow reads a flipped bit as another value.
 CHECKED = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
@@ -149,17 +147,3 @@ def place(path: str) -> tuple[FileSystem, str]:
     """The file system of a path, and the path in it."""
     store, inside = FileSystem.from_uri(path if "://" in path else os.path.abspath(path))
     return store, inside
-
-
-def expression(matches: Sequence[Match]) -> ds.Expression:
-    """Rows that match one of these."""
-    return reduce(or_, map(_one, matches))
-
-
-def _one(match: Match) -> ds.Expression:
-    parts = [ds.field(name) == value for name, value in match.equal]
-    parts += [ds.field("kind").isin(match.kinds)] if match.kinds else []
-    checkpoint_id = ds.field("checkpoint_id")
-    parts += [] if match.first is None else [checkpoint_id >= match.first]
-    parts += [] if match.last is None else [checkpoint_id <= match.last]
-    return reduce(and_, parts)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import and_, or_
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -38,7 +39,7 @@ from absflow.protocol.known import Completion, Known, bases_since, matter, reada
 from absflow.protocol.lineage import SPAN, Compacted, end_of
 from absflow.storage.layout import Layout
 
-__all__ = ["Answer", "FactReader", "Match", "StorageReader"]
+__all__ = ["Answer", "FactReader", "Match", "StorageReader", "expression"]
 
 _COMPLETED, _ABORTED = FactKind.COMPLETED.value, FactKind.ABORTED.value
 _DELETED, _COMPACTED = FactKind.DELETED.value, FactKind.COMPACTED.value
@@ -261,6 +262,20 @@ class FactReader:
         only = [Match(first, last, kinds) for first, last in runs(ids)]
         found = self._reader.table(self._layout.checkpoints, columns, only)
         return list(found.filter(_among(found["checkpoint_id"], ids)).to_pylist())
+
+
+def expression(matches: Sequence[Match]) -> pc.Expression:
+    """Rows that match one of these."""
+    return reduce(or_, map(_one, matches))
+
+
+def _one(match: Match) -> pc.Expression:
+    parts = [pc.field(name) == value for name, value in match.equal]
+    parts += [pc.field("kind").isin(match.kinds)] if match.kinds else []
+    checkpoint_id = pc.field("checkpoint_id")
+    parts += [] if match.first is None else [checkpoint_id >= match.first]
+    parts += [] if match.last is None else [checkpoint_id <= match.last]
+    return reduce(and_, parts)
 
 
 def _with_ends(known: Known, facts: pa.Table) -> Known:

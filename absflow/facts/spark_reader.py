@@ -1,4 +1,4 @@
-"""A storage root read with Spark."""
+"""A storage root read with Spark; its short tables of facts without a job of Spark."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pyarrow as pa
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from absflow.facts.reading import Match
+from absflow.facts.reading import Match, expression
 from absflow.storage.delta import tables
+from absflow.storage.delta.short import short_table
 from absflow.storage.files import Files
 from absflow.storage.sql import quoted
 
@@ -28,7 +29,7 @@ class SparkStorageReader:
     def __init__(self, spark: SparkSession) -> None:
         """Look with ``spark``."""
         self._spark = spark
-        files = Files(spark)
+        self._files = files = Files(spark)
         self.names: Callable[[str], list[str]] = files.names
         self.read: Callable[[str], str | None] = files.read
 
@@ -37,6 +38,9 @@ class SparkStorageReader:
 
         Columns that a table of an earlier version does not have are left out.
         """
+        if (rows := short_table(self._files, path)) is not None:
+            rows = rows.filter(expression(matches)) if matches else rows
+            return rows.select([name for name in columns if name in rows.column_names])
         frame = tables.read(self._spark, path)
         columns = [name for name in columns if name in frame.columns]
         if matches:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -51,6 +51,15 @@ class Files:
 
     def read(self, path: str) -> str | None:
         """The text of a file; None if there is none."""
+        data = self._read(path, lambda stream: self._io.toString(stream, "UTF-8"))
+        return None if data is None else str(data)
+
+    def read_bytes(self, path: str) -> bytes | None:
+        """The bytes of a file; None if there is none."""
+        data = self._read(path, self._io.toByteArray)
+        return None if data is None else bytes(data)
+
+    def _read(self, path: str, take: Callable[[Any], Any]) -> Any:
         # Most looks are for a file that is not there yet, and an exception of the JVM costs 9 ms.
         if not self.exists(path):
             return None
@@ -61,7 +70,7 @@ class Files:
                 return None
             raise _storage_error("read", path, error) from error
         try:
-            return str(self._io.toString(stream, "UTF-8"))
+            return take(stream)
         except Py4JError as error:
             raise _storage_error("read", path, error) from error
         finally:

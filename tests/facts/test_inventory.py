@@ -6,10 +6,10 @@ from datetime import datetime, timezone
 import pyarrow as pa
 import pytest
 
-from absflow.cli.storage import expression
 from absflow.errors import NotFoundError
 from absflow.facts.columns import ATTEMPTS, BARRIERS, CHECKPOINTS
 from absflow.facts.inventory import gather
+from absflow.facts.reading import expression
 from absflow.protocol.retention.inventory import (
     Channel,
     DropChannels,

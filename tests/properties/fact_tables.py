@@ -6,10 +6,9 @@ from datetime import datetime, timezone
 import pyarrow as pa
 from retention_model import World
 
-from absflow.cli.storage import expression
 from absflow.facts.columns import BARRIERS, CHECKPOINTS
 from absflow.facts.inventory import of_facts
-from absflow.facts.reading import FactReader
+from absflow.facts.reading import FactReader, expression
 from absflow.facts.summary import text_of
 from absflow.protocol.known import summarise
 from absflow.storage.delta.log import log_file

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from absflow.cli.storage import FileReader
@@ -21,12 +23,22 @@ from absflow.settings.reading import Settings
 from absflow.spark.control import retention, tidying
 from absflow.storage.delta import tables, transactions
 from absflow.storage.delta.log import actions_of
+from absflow.storage.delta.short import short_table
+from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
 
 pytestmark = pytest.mark.spark
 
 WHOLE = 40_000
+ODD = pa.schema(
+    [
+        ("n", pa.int64()),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("names", pa.map_(pa.string(), pa.string())),
+        ("parts", pa.list_(pa.struct([("stage", pa.string()), ("ids", pa.list_(pa.int64()))]))),
+    ]
+)
 
 
 def commit(spark: SparkSession, path: str, ids: range, cause: str = "") -> None:
@@ -76,3 +88,34 @@ def test_old_facts_are_neither_written_again_nor_opened(
         assert sorted(found) == [5, 6, 9]
         with pytest.raises(StorageError, match=r"could not read table|is damaged: it is gone"):
             reader.table(where, ["checkpoint_id"], [Match(3, 4)])
+
+
+def test_a_short_table_is_read_as_spark_reads_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Rows and types, behind a deletion and a new column; what is more than rows is left to it."""
+    path, files = f"file:{tmp_path}/short", Files(spark)
+    tables.create(spark, path, ODD)
+    assert short_table(files, path).num_rows == 0
+    at = datetime(2026, 1, 1, 12, 0, 0, 5, timezone.utc)
+    parts = [{"stage": "s", "ids": [1, None]}]
+    full = {"n": 1, "at": at, "names": [("a", None), ("b", "c")], "parts": parts}
+    for number, row in enumerate((full, {"n": 2}, {"n": 3})):
+        rows = transactions.DriverRows(spark, pa.Table.from_pylist([row], ODD))
+        transactions.append_once(rows, path, "facts", number, {})
+    DeltaTable.forPath(spark, path).delete("n = 2")
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (more string)")
+
+    def by_spark() -> pa.Table:
+        return spark.read.format("delta").load(path).orderBy("n").toArrow()
+
+    found = short_table(files, path)
+    assert found.num_rows == 2
+    assert found.schema.types == by_spark().schema.types
+    assert found.sort_by("n").to_pylist() == by_spark().to_pylist()
+
+    newest = max((tmp_path / "short").glob("*.parquet"), key=lambda p: p.stat().st_mtime_ns)
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert short_table(files, path) is None
+    parted = f"file:{tmp_path}/parted"
+    tables.create(spark, parted, ODD, ["n"])
+    assert short_table(files, parted) is None
+    assert short_table(files, f"file:{tmp_path}/nowhere") is None
