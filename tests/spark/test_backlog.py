@@ -25,7 +25,7 @@ from diamond import (
     write_source,
 )
 from pyspark.sql import DataFrame, SparkSession
-from reading import assert_same_rows, completed, facts, files_read, stage_of, state_at
+from reading import assert_same_rows, completed, facts, files_read, rows_of, stage_of, state_at
 from session import settings, shuffle_partitions
 
 import absflow
@@ -200,7 +200,7 @@ def test_a_stage_that_holds_too_much_overtakes(spark: SparkSession, tmp_path: Pa
                 written += 1
             started.await_termination(timeout=1)
         started.stop()
-    sink = spark.read.format("delta").load(str(tmp_path / "sink")).toPandas()
+    sink = rows_of(tmp_path / "sink").to_pandas()
     assert_same_rows(sink, expected_sink(tmp_path), ["id", "v"])
     assert not any(row["reason"] == "HELD_TOO_MUCH" for row in facts(spark, tmp_path / "job"))
 
@@ -252,7 +252,7 @@ def test_rows_in_flight_are_restored_once(
     due = expected(root, FILES)
     read = read_source(root / "a", files_read(row, "left", "a"))["id"]
     folded = read[~read.isin(in_flight(spark, root, row)["id"])]
-    sink = spark.read.format("delta").load(str(fork / "sink")).toPandas()
+    sink = rows_of(fork / "sink").to_pandas()
     assert_same_rows(sink, due["sink"][~due["sink"]["id"].isin(folded)], ["id"])
     history = absflow.history(spark, str(fork / "job"))
     assert_same_rows(history.state("tally").toPandas(), due["tally"], ["g"])

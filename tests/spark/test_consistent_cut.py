@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from diamond import diamond, expected_sink, expected_states, holds_all, source_files
 from pyspark.sql import SparkSession
-from reading import assert_same_rows, completed, facts, files_read, stage_of, state_at
+from reading import assert_same_rows, completed, facts, files_read, rows_of, stage_of, state_at
 from session import settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -83,7 +83,7 @@ def test_every_state_is_a_batch_over_the_rows_up_to_the_positions(
 
 def test_the_sink_has_every_row_once(spark: SparkSession, storage: Path) -> None:
     """Nothing is lost and nothing repeated."""
-    sink = spark.read.format("delta").load(str(storage.parent / "sink")).toPandas()
+    sink = rows_of(storage.parent / "sink").to_pandas()
     assert_same_rows(sink, expected_sink(storage.parent), ["id", "v"])
 
 

@@ -11,7 +11,7 @@ import pytest
 from chain import expected
 from diamond import write_source
 from pyspark.sql import SparkSession
-from reading import assert_same_rows, facts
+from reading import assert_same_rows, facts, rows_of
 
 from absflow.storage.delta.log import newest_version, parse_commit
 
@@ -64,7 +64,7 @@ def test_of_drivers_that_start_together_one_goes_on(spark: SparkSession, tmp_pat
     assert len(named(tmp_path / "job" / "attempts")) == 1
     assert named(tmp_path / "job" / "checkpoints") == named(tmp_path / "job" / "attempts")
     assert facts(spark, tmp_path / "job")[-1]["kind"] == "COMPLETED"
-    sink = spark.read.format("delta").load(str(tmp_path / "sink")).toPandas()
+    sink = rows_of(tmp_path / "sink").to_pandas()
     assert_same_rows(sink, expected(tmp_path, FILES)["sink"], ["id"])
 
 

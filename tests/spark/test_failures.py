@@ -13,7 +13,7 @@ from chain import expected
 from diamond import OUTPUT, ROWS, STATE, to_group, write_source
 from failing import FailsOnce, raises_on_17, random_values, slow, with_map, wrong_type
 from pyspark.sql import SparkSession
-from reading import assert_same_rows, completed, facts, files_read, state_at
+from reading import assert_same_rows, completed, facts, files_read, rows_of, state_at
 from session import settings
 
 import absflow
@@ -80,7 +80,7 @@ def test_a_failing_function_fails_the_job_loudly_and_commits_nothing(
 def test_a_dead_query_is_restarted_and_the_result_exact(spark: SparkSession, root: Path) -> None:
     """The restart strategy repairs what passes."""
     run(spark, root, job_of(spark, root, FailsOnce(root / "flag")))
-    sink = spark.read.format("delta").load(str(root / "sink")).toPandas()
+    sink = rows_of(root / "sink").to_pandas()
     due = expected(root, 3)
     assert_same_rows(sink, due["sink"], ["id"])
     last = completed(spark, root / "job")[-1]
@@ -97,7 +97,7 @@ def test_a_checkpoint_that_takes_too_long_expires_and_the_job_gives_up(
     reasons = [row["reason"] for row in facts(spark, root / "job")]
     assert reasons[:2] == ["EXPIRED", "EXPIRED"]
     run(spark, root, job_of(spark, root, slow))
-    sink = spark.read.format("delta").load(str(root / "sink")).toPandas()
+    sink = rows_of(root / "sink").to_pandas()
     assert_same_rows(sink, expected(root, 3)["sink"], ["id"])
     assert files_read(completed(spark, root / "job")[-1], "left", "a") == 3
 
@@ -125,7 +125,7 @@ def test_a_storage_error_that_passes_does_not_end_the_job(
     run(spark, root, job_of(spark, root, slow))
     rows = facts(spark, root / "job")
     assert len({row["checkpoint_id"] for row in rows}) == len(rows)
-    sink = spark.read.format("delta").load(str(root / "sink")).toPandas()
+    sink = rows_of(root / "sink").to_pandas()
     assert_same_rows(sink, expected(root, 3)["sink"], ["id"])
 
 

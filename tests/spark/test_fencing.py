@@ -19,7 +19,7 @@ from chain import SETTINGS, chain, expected
 from diamond import write_source
 from fencing import recording
 from pyspark.sql import SparkSession
-from reading import assert_same_rows, completed, facts, files_read
+from reading import assert_same_rows, completed, facts, files_read, rows_of
 from session import settings
 
 from absflow.errors import FencedError, GraphError, StorageError
@@ -189,7 +189,7 @@ def test_the_older_driver_commits_nothing_after_the_claim(
 def test_the_newer_driver_finishes_the_job(spark: SparkSession, story: Story) -> None:
     """Every row is in the sink once, and the last checkpoint holds all input."""
     assert story.newer.process.returncode == 0, story.newer.said[-3000:]
-    sink = spark.read.format("delta").load(str(story.root / "sink")).toPandas()
+    sink = rows_of(story.root / "sink").to_pandas()
     assert_same_rows(sink, expected(story.root, FILES)["sink"], ["id"])
     rows = facts(spark, story.root / "job")
     assert rows[-1]["kind"] == "COMPLETED"
@@ -268,7 +268,7 @@ def test_without_a_lock_the_claim_stops_the_older_driver(
     assert [m for m in made if m["begun"] > of_newer[0]["ended"] and m not in of_newer] == []
     with settings(spark, conf):
         chain(spark, tmp_path).start().await_termination()
-    sink = spark.read.format("delta").load(str(tmp_path / "sink")).toPandas()
+    sink = rows_of(tmp_path / "sink").to_pandas()
     assert_same_rows(sink, expected(tmp_path, FILES)["sink"], ["id"])
 
 

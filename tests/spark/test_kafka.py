@@ -12,7 +12,7 @@ import pytest
 from diamond import OUTPUT, STATE, expected_state, to_group
 from kafka_topics import create, decoded, delete_before, send
 from pyspark.sql import SparkSession
-from reading import assert_same_rows, completed, stage_of, state_at
+from reading import assert_same_rows, completed, rows_of, stage_of, state_at
 from session import settings
 
 import absflow
@@ -82,7 +82,7 @@ def test_a_job_over_kafka_is_exact(spark: SparkSession, kafka: str, tmp_path: Pa
 
     rows = sent(spark, kafka)
     assert sorted(rows["id"]) == list(range(420))
-    sink = spark.read.format("delta").load(str(tmp_path / "sink")).toPandas()
+    sink = rows_of(tmp_path / "sink").to_pandas()
     assert_same_rows(sink, rows.assign(g=rows["id"] % 7)[["id", "g", "v"]], ["id"])
     manifests = completed(spark, tmp_path / "job")
     for row in manifests:

@@ -16,7 +16,7 @@ from chain import chain, check, conf, expected, run
 from deltalake import DeltaTable
 from diamond import OUTPUT, ROWS, STATE, expected_state, read_source, to_group, write_source
 from pyspark.sql import SparkSession
-from reading import assert_same_rows, completed, durable_files, files_read, stage_of
+from reading import assert_same_rows, completed, durable_files, files_read, rows_of, stage_of
 from session import settings, shuffle_partitions
 
 import absflow
@@ -101,7 +101,7 @@ def test_a_fork_and_its_original_do_not_see_each_other(spark: SparkSession, root
     for stage, key in (("left", "k"), ("tally", "g")):
         assert_same_rows(history.state(stage).toPandas(), due[stage], [key])
     read = read_source(root / "a", files_read(middle, "left", "a"))["id"]
-    sink = spark.read.format("delta").load(str(fork / "sink")).toPandas()
+    sink = rows_of(fork / "sink").to_pandas()
     rest = due["sink"][~due["sink"]["id"].isin(read)]
     assert_same_rows(sink, rest, ["id"])
 

@@ -27,7 +27,7 @@ from every_source import (
 )
 from kafka_topics import PARTITIONS, delete_before
 from pyspark.sql import SparkSession
-from reading import assert_same_rows, completed, durable_files, stage_of, state_at
+from reading import assert_same_rows, completed, durable_files, rows_of, stage_of, state_at
 from session import settings, shuffle_partitions
 
 import absflow
@@ -150,7 +150,7 @@ def test_nothing_is_lost_and_nothing_twice(
     """Sink and state are a plain computation over the rows before the position at the end."""
     rows = {source: read_at(last)[source]}
     assert rows[source] >= (ALL if source in ENDING else 1)
-    sink = spark.read.format("delta").load(str(root / "sink")).toPandas()
+    sink = rows_of(root / "sink").to_pandas()
     ids = sorted(sink[sink["source"] == source]["id"])
     assert ids == expected_sink(rows)[source]
     state = state_at(spark, root / "job", last, "tally", "source")

@@ -9,7 +9,7 @@ import pytest
 from chain import chain, conf, expected, run
 from diamond import write_source
 from pyspark.sql import SparkSession
-from reading import assert_same_rows, completed
+from reading import assert_same_rows, completed, rows_of
 from session import settings
 
 import absflow
@@ -34,7 +34,7 @@ def kinds(spark: SparkSession, root: Path) -> list[tuple[int, str]]:
 
 def check_sink(spark: SparkSession, root: Path) -> None:
     """Every row is there once."""
-    sink = spark.read.format("delta").load(str(root / "sink")).toPandas()
+    sink = rows_of(root / "sink").to_pandas()
     assert_same_rows(sink, expected(root, FILES)["sink"], ["id"])
 
 

@@ -11,7 +11,7 @@ from chain import chain, check, conf, expected, run
 from diamond import OUTPUT, ROWS, STATE, expected_state, read_source, to_group, write_source
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from reading import assert_same_rows, completed, facts, stage_of
+from reading import assert_same_rows, completed, facts, rows_of, stage_of
 from session import settings
 
 import absflow
@@ -124,7 +124,7 @@ def test_a_bad_key_is_mended(spark: SparkSession, root: Path) -> None:
     assert after["ordered"].all()
     tally = expected(root, FILES)["tally"]
     assert_same_rows(state(spark, root, "tally", finished).toPandas(), tally, ["g"])
-    sink = spark.read.format("delta").load(str(root / "sink")).toPandas()
+    sink = rows_of(root / "sink").to_pandas()
     assert_same_rows(sink, expected(root, FILES)["sink"], ["id"])
     assert latest(spark, root) == finished
     first = next(r for r in completed(spark, root / "job") if r["attempt"] > fact["attempt"])
@@ -180,12 +180,12 @@ def test_a_job_begins_with_state(spark: SparkSession, root: Path, tmp_path: Path
         due.loc[there, "total"] += total
     after = state(spark, tmp_path, "left", finished).toPandas()
     assert_same_rows(after, due.reset_index(), ["k"])
-    sink = spark.read.format("delta").load(str(tmp_path / "sink")).toPandas()
+    sink = rows_of(tmp_path / "sink").to_pandas()
     assert_same_rows(sink, expected(root, FILES)["sink"], ["id"])
     assert {row["attempt"] for row in completed(spark, tmp_path / "job")} == {0, 1}
     # Its cut lies before all: a restore from it reads everything again, and the sink is put back.
     run(spark, tmp_path, restore__from=str(savepoint))
-    sink = spark.read.format("delta").load(str(tmp_path / "sink")).toPandas()
+    sink = rows_of(tmp_path / "sink").to_pandas()
     assert_same_rows(sink, expected(root, FILES)["sink"], ["id"])
 
 
@@ -306,5 +306,5 @@ def test_state_of_another_form(spark: SparkSession, root: Path) -> None:
     notes = dict(zip(after["k"], after["note"], strict=True))
     assert notes == {k: noted.get(k, "new") for k in notes}
     assert len(noted) > 3
-    sink = spark.read.format("delta").load(str(root / "sink")).toPandas()
+    sink = rows_of(root / "sink").to_pandas()
     assert_same_rows(sink, expected(root, FILES)["sink"], ["id"])
