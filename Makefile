@@ -26,10 +26,10 @@ setup: java .venv/.setup ## make .venv with absflow and its tools (again when se
 demo: setup ## run the flights job on this machine
 	@$(BIN)/spark-submit --properties-file conf/flights.conf jobs/flights.py
 
-test: setup ## run the tests, but for those of soak and chaos, in two processes
+test: setup .cache/jvm/classes.jsa ## run the tests, but for those of soak and chaos, in two processes
 	@$(BIN)/python -m pytest --numprocesses 2
 
-soak: setup ## the tests that take too long for make test
+soak: setup .cache/jvm/classes.jsa ## the tests that take too long for make test
 	@$(BIN)/python -m pytest -m soak
 
 lint: setup ## ruff, mypy, direction of imports
@@ -41,7 +41,7 @@ lint: setup ## ruff, mypy, direction of imports
 check: lint ## lint, and the tests that need no JVM, in three minutes: before every commit
 	@$(BIN)/python -m pytest --numprocesses 2 -m "not spark"
 
-chaos: setup ## kill the driver with SIGKILL KILLS=120 times, from SEED= (JOB=generator or flights)
+chaos: setup .cache/jvm/classes.jsa ## kill the driver with SIGKILL KILLS=120 times, from SEED= (JOB=generator or flights)
 	@$(BIN)/python tests/chaos/chaos.py \
 	  $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(JOB),--job $(JOB))
 
@@ -84,6 +84,11 @@ java:
 	@test -x .venv-pathway/bin/python || $(PYTHON) -m venv .venv-pathway
 	@.venv-pathway/bin/python -m pip install --quiet --disable-pip-version-check $(PATHWAY)
 	@touch $@
+
+# For the drivers of the tests, which start without it, too, in twice the time.
+.cache/jvm/classes.jsa: .venv/.setup tests/spark/class_archive.py
+	@echo "keeping the classes of Spark for the tests' drivers ..."
+	-@$(BIN)/python tests/spark/class_archive.py $(@D) >/dev/null 2>&1
 
 # The stamp is written last, so that a setup that failed is done again.
 .venv/.setup: setup.cfg setup.py | java

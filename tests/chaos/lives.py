@@ -24,6 +24,9 @@ from points import (
     RETENTION_POINTS,
 )
 
+sys.path.append(str(Path(__file__).parents[1] / "spark"))
+import class_archive
+
 __all__ = ["STARTS", "ChaosError", "Command", "Death", "End", "deal", "live"]
 
 HERE = Path(__file__).parent
@@ -142,11 +145,8 @@ class Command:
         """The command line of a life that begins by ``start``."""
         small = {
             "spark.driver.memory": "1g",
-            # For a JVM that lives a quarter of a minute the better compiler never pays; the quick
-            # one alone would get a code cache that is too small for Spark.
-            "spark.driver.extraJavaOptions": (
-                "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m -XX:+UseSerialGC"
-            ),
+            "spark.driver.extraJavaOptions": class_archive.JAVA,
+            **class_archive.kept(),
             # Nor does it to write and compile code for a few hundred rows.
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -14,11 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
-from delta import configure_spark_with_delta_pip
 from diamond import OUTPUT, ROWS, STATE, expected_state, read_source, to_group
 from pyspark.sql import SparkSession
 from reading import assert_same_rows
-from session import builder, settings
+from session import builder, settings, with_delta
 
 import absflow
 
@@ -99,7 +98,7 @@ def main(root: Path, more: dict[str, str]) -> None:
     given = {f"spark.absflow.{name}": value for name, value in conf(root).items()}
     for name, value in (given | more).items():
         start = start.config(name, value)
-    spark = configure_spark_with_delta_pip(start).getOrCreate()
+    spark = with_delta(start).getOrCreate()
     sigterm = os.environ.get("ABSFLOW_SIGTERM", "false")
     spark.conf.set("spark.absflow.savepoint.on-sigterm", sigterm)
     chain(spark, root, bounded=sigterm == "false").start().await_termination()

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from chain import SETTINGS, chain
-from delta import configure_spark_with_delta_pip
 
 from absflow.facts import lock
 from absflow.spark.start import attempt
@@ -54,12 +53,12 @@ def together(root: Path, name: str, count: int, decide: Callable[..., Any]) -> C
 
 def main(root: Path, name: str, count: int) -> None:
     """Run the job in this process."""
-    from session import builder
+    from session import builder, with_delta
 
     start = builder().config("spark.absflow.storage.path", str(root / "job"))
     for key, value in SETTINGS.items():
         start = start.config(f"spark.absflow.{key}", value)
-    spark = configure_spark_with_delta_pip(start).getOrCreate()
+    spark = with_delta(start).getOrCreate()
     lock.local_directory = lambda root: None
     transactions.append_once = alone(root / "commit", transactions.append_once)
     tables.create = alone(root / "commit", tables.create)

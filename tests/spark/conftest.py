@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from appends import create
-from delta import configure_spark_with_delta_pip
 from kafka_broker import CONNECTOR, broker, jars
 from pyspark.sql import SparkSession
-from session import builder
+from session import builder, with_delta
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +23,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # The workers import the tests' process functions.
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)
     connector = ",".join(jars(CONNECTOR, tmp_path_factory.mktemp("connector")))
-    start = configure_spark_with_delta_pip(builder()).config("spark.jars", connector)
+    start = with_delta(builder()).config("spark.jars", connector)
     session = start.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session

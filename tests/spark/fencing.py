@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from chain import SETTINGS, chain
-from delta import configure_spark_with_delta_pip
 
 from absflow.facts import lock
 from absflow.storage.delta import transactions
@@ -43,13 +42,13 @@ def recording(record: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
 
 def main(root: Path, log: Path, wait_s: float, settings: dict[str, str]) -> None:
     """Run the job in this process."""
-    from session import builder
+    from session import builder, with_delta
 
     lock.TAKEOVER_WAIT_S = wait_s
     start = builder().config("spark.absflow.storage.path", str(root / "job"))
     for name, value in (SETTINGS | settings).items():
         start = start.config(f"spark.absflow.{name}", value)
-    spark = configure_spark_with_delta_pip(start).getOrCreate()
+    spark = with_delta(start).getOrCreate()
     with log.open("a", buffering=1) as lines:
         transactions.append_once = recording(lambda made: lines.write(json.dumps(made) + "\n"))  # type: ignore
         chain(spark, root).start().await_termination()

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from chain import chain
-from delta import configure_spark_with_delta_pip
 
 from absflow.spark.control import retention, tidying
 from absflow.spark.control.facts_wanted import FactWanted
@@ -85,14 +84,14 @@ def _die_at(point: str) -> None:
 
 def main(root: Path, number: int, point: str) -> None:
     """Run the job in this process."""
-    from session import builder
+    from session import builder, with_delta
 
     start = builder().config("spark.absflow.storage.path", str(root / "job"))
     for name, value in SETTINGS.items():
         start = start.config(f"spark.absflow.{name}", value)
     if point.endswith("restore"):
         start = start.config("spark.absflow.restore.from", "latest")
-    spark = configure_spark_with_delta_pip(start).getOrCreate()
+    spark = with_delta(start).getOrCreate()
     hurry()
     if point:
         _die_at(point)

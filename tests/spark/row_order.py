@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from delta import configure_spark_with_delta_pip
 
 import absflow
 from absflow.spark.batch.micro_batch import ChainBatches
@@ -42,10 +41,10 @@ def numbered(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absfl
 
 def main(root: Path, cores: int, *, die: bool) -> None:
     """Run the job in this process."""
-    from session import builder
+    from session import builder, with_delta
 
     start = builder().master(f"local[{cores}]").config("spark.sql.files.openCostInBytes", "1024")
-    spark = configure_spark_with_delta_pip(start).getOrCreate()
+    spark = with_delta(start).getOrCreate()
     settings = {
         "storage.path": str(root / "job"),
         "checkpoint.interval": "1s",

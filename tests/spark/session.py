@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import class_archive
+from delta import configure_spark_with_delta_pip
 from pyspark.sql import SparkSession
 
 
@@ -35,15 +37,23 @@ def shuffle_partitions(spark: SparkSession, count: int) -> Iterator[None]:
         yield
 
 
+def with_delta(start: SparkSession.Builder) -> SparkSession.Builder:
+    """The conf with Delta's jars, and with the classes that are kept for a driver that is local."""
+    if start._options.get("spark.master", "").startswith("local") and (
+        kept := class_archive.kept()
+    ):
+        for key, value in kept.items():
+            start = start.config(key, value)
+        return start
+    return configure_spark_with_delta_pip(start)
+
+
 def builder() -> SparkSession.Builder:
     """The conf of every session that the tests start, also in other processes."""
     conf = {
         "spark.master": "local[2]",
         "spark.driver.memory": "3g",
-        # Tests are short: the optimising compiler would take its time from them.
-        "spark.driver.extraJavaOptions": (
-            "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m -XX:+UseSerialGC"
-        ),
+        "spark.driver.extraJavaOptions": class_archive.JAVA,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",

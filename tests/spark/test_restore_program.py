@@ -12,11 +12,10 @@ from typing import Any
 import pandas as pd
 import pytest
 from chain import expected
-from delta import configure_spark_with_delta_pip
 from deltalake import DeltaTable
 from diamond import write_source
 from reading import assert_same_rows
-from session import builder
+from session import builder, with_delta
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -63,7 +62,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("restore")
     write_source(root / "a", files=FILES, rows=50, seed=5)
     conf = {
-        **configure_spark_with_delta_pip(builder())._options,
+        **with_delta(builder())._options,
         "spark.log.level": "ERROR",
     }
     lines = (f"{name} {value}\n" for name, value in conf.items())
