@@ -109,6 +109,9 @@ class Files:
 
     def names(self, path: str) -> list[str]:
         """The names in a directory, sorted, but for hidden ones; empty if there is none."""
+        # As for a file: a new job looks for tables that are not there.
+        if not self.exists(path):
+            return []
         try:
             there = self._fs(path).listStatus(self._path(path))
             if not len(there):
