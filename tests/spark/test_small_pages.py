@@ -1,4 +1,4 @@
-"""A job whose pages have 1 KiB: its rows and its state are thousands of pieces."""
+"""A job whose pages have 1 KiB: its rows and its state are hundreds of pieces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import absflow
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 BODY = 400
-KEYS = 2500
+KEYS = 800
 
 
 def write_file(folder: Path, number: int, keys: range) -> pd.DataFrame:
