@@ -25,6 +25,9 @@ SECOND = {
     "test_fencing.py",
     "test_odd_columns.py",
     "test_restore_program.py",
+    "test_row_order.py",
+    "test_small_pages.py",
+    "test_written_savepoint.py",
 }
 
 settings.register_profile("untimed", deadline=None)
