@@ -88,7 +88,7 @@ java:
 # For the drivers of the tests, which start without it, too, in twice the time.
 .cache/jvm/classes.jsa: .venv/.setup tests/spark/class_archive.py
 	@echo "keeping the classes of Spark for the tests' drivers ..."
-	-@$(BIN)/python tests/spark/class_archive.py $(@D) >/dev/null 2>&1
+	-@$(BIN)/python tests/spark/class_archive.py >/dev/null 2>&1
 
 # The stamp is written last, so that a setup that failed is done again.
 .venv/.setup: setup.cfg setup.py | java

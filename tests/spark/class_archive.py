@@ -1,6 +1,6 @@
 """The classes of a driver's JVM, looked up and verified once for all drivers that tests start.
 
-``python class_archive.py FOLDER`` runs a small job and keeps the classes that it has loaded. A
+``python class_archive.py`` runs a small job and keeps the classes that it has loaded. A
 driver takes half of the CPU time to start with them (:func:`kept`), and needs no Ivy: Delta's jars
 are on its class path. Nothing needs this; without, a driver starts as anybody's does.
 """
@@ -22,18 +22,18 @@ _PATH, _CLASSES = "classpath", "classes.jsa"
 _ORGANISATIONS = ("io.delta", "io.unitycatalog")
 
 
-def kept(folder: Path = FOLDER) -> dict[str, str]:
+def kept() -> dict[str, str]:
     """The conf of a local driver that uses what is kept; empty if nothing is."""
-    if not (folder / _CLASSES).exists():
+    if not (FOLDER / _CLASSES).exists():
         return {}
     return {
         "spark.jars.packages": "",
-        "spark.driver.extraClassPath": (folder / _PATH).read_text(),
-        "spark.driver.extraJavaOptions": f"{JAVA} -XX:SharedArchiveFile={folder / _CLASSES}",
+        "spark.driver.extraClassPath": (FOLDER / _PATH).read_text(),
+        "spark.driver.extraJavaOptions": f"{JAVA} -XX:SharedArchiveFile={FOLDER / _CLASSES}",
     }
 
 
-def main(folder: Path) -> None:
+def main() -> None:
     """Keep the jars' paths, then the classes of a job in a process of its own."""
     from delta import configure_spark_with_delta_pip
     from diamond import write_source
@@ -42,13 +42,15 @@ def main(folder: Path) -> None:
     from session import builder
 
     package = configure_spark_with_delta_pip(builder())._options["spark.jars.packages"]
-    folder.mkdir(parents=True, exist_ok=True)
-    there = jars({package: True}, folder)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    (FOLDER / _CLASSES).unlink(missing_ok=True)  # or the job would use it
+    there = jars({package: True}, FOLDER)
     own = [jar for jar in there if any(f"/{each}/" in jar for each in _ORGANISATIONS)]
-    (folder / _PATH).write_text(os.pathsep.join(own))
-    root = folder / "job"
+    (FOLDER / _PATH).write_text(os.pathsep.join(own))
+    root = FOLDER / "job"
+    shutil.rmtree(root, ignore_errors=True)  # of a try that was cut off
     write_source(root / "a", files=3, rows=20, seed=1)
-    aside = folder / f"{_CLASSES}.new"
+    aside = FOLDER / f"{_CLASSES}.new"
     conf = {
         "spark.driver.extraClassPath": os.pathsep.join(own),
         "spark.driver.extraJavaOptions": f"{JAVA} -XX:ArchiveClassesAtExit={aside}",
@@ -64,8 +66,8 @@ def main(folder: Path) -> None:
     shutil.rmtree(root)
     if driver.returncode:
         raise RuntimeError(f"the job has failed with code {driver.returncode}")
-    aside.rename(folder / _CLASSES)
+    aside.rename(FOLDER / _CLASSES)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()
