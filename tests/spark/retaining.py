@@ -1,9 +1,10 @@
 """The chain job with a short retention, as a program that dies on cue.
 
-``python retaining.py ROOT NUMBER [POINT]`` runs it until NUMBER checkpoints have completed, or
-kills its own process group with SIGKILL when retention comes to ``POINT``: the name of an action,
-and before it, after it, or between the two writes of it. With ``restore`` behind it, it begins a
-new attempt with the latest checkpoint.
+``python retaining.py ROOT NUMBER [POINT]`` runs it until NUMBER checkpoints have completed and a
+plan of retention that found them was carried out; the newest that this plan found goes into
+ROOT/planned. Or it kills its own process group with SIGKILL when retention comes to ``POINT``: the
+name of an action, and before it, after it, or between the two writes of it. With ``restore`` behind
+it, it begins a new attempt with the latest checkpoint.
 """
 
 from __future__ import annotations
@@ -82,6 +83,26 @@ def _die_at(point: str) -> None:
     Retention._write = writing  # type: ignore[method-assign]
 
 
+def _planned() -> list[int]:
+    """What each plan that was carried out has found as the newest checkpoint; filled as it goes."""
+    found: list[int] = []
+    planned: list[int] = []
+    gather, clean = Retention._gather, Retention._clean
+
+    def gathering(self: Retention, *asked: Any) -> Any:
+        there = gather(self, *asked)
+        found.append(max(c.checkpoint_id for c in there.inventory.completed))
+        return there
+
+    def cleaning(self: Retention) -> None:
+        clean(self)
+        planned.append(found[-1])
+
+    Retention._gather = gathering  # type: ignore[method-assign]
+    Retention._clean = cleaning  # type: ignore[method-assign]
+    return planned
+
+
 def main(root: Path, number: int, point: str) -> None:
     """Run the job in this process."""
     from session import builder, with_delta
@@ -95,10 +116,15 @@ def main(root: Path, number: int, point: str) -> None:
     hurry()
     if point:
         _die_at(point)
+    planned = _planned()
     run = chain(spark, root, bounded=False).start()
     while run.is_active and run.progress().completed < number:
         time.sleep(0.1)
+    newest = run.progress().checkpoint_id or 0
+    while run.is_active and max(planned, default=0) < newest:
+        time.sleep(0.1)
     run.stop()
+    (root / "planned").write_text(str(planned[-1]))
     spark.stop()
 
 
