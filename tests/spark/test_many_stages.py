@@ -22,7 +22,7 @@ CHECKPOINTS = 3
 PATIENCE_S = 3600
 CONF = {
     "key-groups": "1",
-    "trigger.interval": "10s",
+    "trigger.interval": "30s",
     "checkpoint.interval": "30s",
     "checkpoint.timeout": "1h",
 }
