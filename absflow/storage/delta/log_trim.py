@@ -1,7 +1,7 @@
 """Old commits of a log, which nobody reads any more, and how far a query has read one.
 
 Each read of a table, and each micro-batch of a stream of it, has Delta list the whole directory of
-its log: 60,000 names take a core for a second. Delta itself deletes commits by their age alone, and
+its log: 60,000 names take a core for a second, and a commit has up to four of them. Delta itself deletes commits by their age alone, and
 in whole days; it cannot know how far behind a stream is that was stopped for some days. Who knows
 the streams can keep less. What goes is always the oldest part of a log, and never what is behind
 its last checkpoint, so a table is read as before; only its older versions cannot be any more.
@@ -60,8 +60,14 @@ def trim(
 
     # Times rise with versions, so a few commits are read; a clock that jumps keeps more or less.
     gone = old[: bisect_left(old, True, key=stays)][:_AT_MOST]
+    sums = set(names(f"{table}/_delta_log"))
     for version in gone:
-        delete(log_file(table, version))
+        path = log_file(table, version)
+        delete(path)
+        # Delta's checksum of that version; behind the commit, which may not be there without it.
+        beside = path.removesuffix(".json") + ".crc"
+        if beside.rpartition("/")[2] in sums:
+            delete(beside)
     return len(gone)
 
 
