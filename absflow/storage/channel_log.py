@@ -105,6 +105,7 @@ class ChannelTail:
         self._read = read
         self._channel = channel
         self._next = version
+        self._floor = version
         self._reading = threading.Lock()
         self._lock = threading.Lock()
         self._commits: list[ChannelCommit] = []
@@ -118,6 +119,8 @@ class ChannelTail:
             StorageError: the log cannot be read.
         """
         with self._reading:
+            # What every reader has read may not be in the log any more.
+            self._next = max(self._next, self._floor)
             while (text := self._read(log_file(self._channel, self._next))) is not None:
                 commit = channel_commit(self._channel, self._next, text)
                 self._next += 1
@@ -132,6 +135,7 @@ class ChannelTail:
 
     def forget(self, version: int) -> None:
         """No reader will be asked about that is before ``version``."""
+        self._floor = version
         with self._lock:
             gone = self._place(version)
             del self._commits[:gone], self._before[:gone]

@@ -114,3 +114,13 @@ def test_commits_that_others_have_read_are_forgotten(seed: int) -> None:
             backlog = followed.backlog("s", position(version, index), NOW)
             assert (backlog.rows, backlog.commits) == (10 * unread, len(sizes) - 1 - version)
     assert len(followed._commits) <= len(sizes) - min(version for version, _ in readers)
+
+
+def test_what_every_reader_has_read_may_be_gone_from_the_log(channel: Channel) -> None:
+    """A tail that nobody has asked for long goes on where the slowest reader is."""
+    followed = ChannelTail(channel.files.get, "c", 0)
+    followed.forget(3)
+    for version in range(3):
+        del channel.files[f"c/_delta_log/{version:020d}.json"]
+    followed.advance()
+    assert followed.backlog("s", position(3, 2), NOW).rows == 10

@@ -1,18 +1,16 @@
 """The files of the job's tables: small ones are put together, those that nobody needs go.
 
 When files go. A DELETE has taken their rows out of a table; a reader that had opened it before can
-end, so they go with a later VACUUM: of a channel, which only its stages read, after an hour, of
+end, so they go with a later VACUUM: of a channel, which only its stages read, after ten minutes, of
 other tables after a day (``delta.deletedFileRetentionDuration``, set at creation; another RETAIN
 than 0 would be ignored). The VACUUM is a LITE one, which takes only files that the log says were
 removed, so never those of an append that is not committed yet. Those of an append that never will
 be are taken by a sweep behind it (:mod:`absflow.spark.control.sweep`), which needs the lock of the
 storage root; so are those that a log does not know any more. Without the lock a full VACUUM takes
-these, which spares what is younger than the same time.
+these, which spares what is younger than the same time. Tables of facts have few files, and get a
+full VACUUM always, for a LITE one wants a log that goes back as far.
 
-The logs of the tables of facts that grow with every checkpoint are cut, too
-(:mod:`absflow.storage.delta.log_trim`): of ``checkpoints`` two hours stay, for nobody streams it;
-of ``barriers`` 25 hours, and all that a stage may still read. A LITE VACUUM needs a log as far back
-as removed files stay, so this comes behind it, and keeps an hour more than that.
+Then the oldest commits of the logs go (:mod:`absflow.spark.control.old_logs`).
 """
 
 from __future__ import annotations
@@ -27,12 +25,12 @@ from pyspark.sql import SparkSession
 from absflow.facts.inventory import JobInventory
 from absflow.facts.lock import RootLock
 from absflow.protocol.retention.leftovers import epochs_over, sets_over
+from absflow.spark.control.old_logs import OldLogs
 from absflow.spark.control.sweep import Sweep
 from absflow.spark.model import JobSpec
 from absflow.spark.sources.copies import merge
-from absflow.storage import clock, sql
+from absflow.storage import sql
 from absflow.storage.delta import tables
-from absflow.storage.delta.log_trim import asks_from, trim
 from absflow.storage.files import Files
 from absflow.storage.root import StorageRoot
 
@@ -47,7 +45,6 @@ MANY_FILES = 200
 # Of a file that is left as it is then, so that old facts are not written again and again. It has
 # those of one time, so that who asks for some ids need not open the others.
 WHOLE_BYTES = 16_000_000
-_HOUR_MS = 3_600_000
 
 
 class Tidying:
@@ -79,15 +76,10 @@ class Tidying:
             for given in spec.inputs
             if given.files
         ]
-        # The queries that stream `barriers`, by the stages that they are named after.
-        self._roots = [
-            chain[0]
-            for chain in job.graph.chains
-            if any(given.root for given in job.graph.stages[chain[0]].inputs)
-        ]
         self._lock = lock
         self._await_writer = await_writer
         self._sweep = Sweep(spark, files)
+        self._logs = OldLogs(spark, files, root.layout, job)
         self._started = time.monotonic()
         self._done: dict[str, float] = {}
 
@@ -100,11 +92,6 @@ class Tidying:
         for table in (layout.attempts, layout.barriers, layout.overtakes, layout.checkpoints):
             sweep: Callable[[], object] = partial(self._sweep.facts, table, self._await_writer)
             yield from self._table(table, sweep, merge=True)
-        for table, hours in ((layout.barriers, 25), (layout.checkpoints, 2)):
-            log = f"{table}/_delta_log"
-            if self._is_due(log):
-                what = f"trimming of {log.removeprefix(layout.root).lstrip('/')}"
-                yield what, partial(self._trim, table, there.attempt, hours * _HOUR_MS)
         sets = sets_over(there)
         for table in (layout.state(name) for by_name in found.sets.values() for name in by_name):
             sweep = partial(self._sweep.partitions, table, "set_id", sets)
@@ -114,33 +101,24 @@ class Tidying:
                 table = layout.channel(channel.stage, channel.attempt)
                 sweep = partial(self._sweep.partitions, table, "_epoch", epochs_over(channel))
                 yield from self._table(table, sweep)
+        yield from self._logs.due(found)
 
     def _table(
         self, table: str, sweep: Callable[[], object], *, merge: bool = False
     ) -> Iterator[tuple[str, Callable[[], object]]]:
-        if self._is_due(table):
+        if time.monotonic() >= self._done.get(table, self._started) + VACUUM_EVERY:
             what = f"VACUUM of {table.removeprefix(self._layout.root).lstrip('/')}"
             yield what, partial(self._tidy, table, sweep, merge=merge)
 
-    def _is_due(self, what: str) -> bool:
-        return time.monotonic() >= self._done.get(what, self._started) + VACUUM_EVERY
-
-    def _trim(self, table: str, attempt: int, kept_ms: int) -> None:
-        files, upto = self._files, None
-        if table == self._layout.barriers:
-            table_id = tables.table_id(self._spark, table)
-            places = [self._layout.spark_checkpoint(stage, attempt) for stage in self._roots]
-            asked = [asks_from(files.read, files.names, place, table_id) for place in places]
-            upto = min((-1 if version is None else version for version in asked), default=-1)
-        trim(files.read, files.names, files.delete, table, upto, clock.now_ms() - kept_ms)
-        self._done[f"{table}/_delta_log"] = time.monotonic()
-
     def _tidy(self, table: str, sweep: Callable[[], object], *, merge: bool) -> None:
         began = time.monotonic()
-        if merge and len(tables.read(self._spark, table).inputFiles()) > MANY_FILES:
-            # Streams read on over this: it changes no row, and Delta says so in its log.
-            self._spark.sql(f"OPTIMIZE {sql.table(table)}")
-        self._vacuum(table)
+        if merge:
+            if len(tables.read(self._spark, table).inputFiles()) > MANY_FILES:
+                # Streams read on over this: it changes no row, and Delta says so in its log.
+                self._spark.sql(f"OPTIMIZE {sql.table(table)}")
+            self._spark.sql(f"VACUUM {sql.table(table)} FULL")
+        else:
+            self._vacuum(table)
         if self._lock.held:
             sweep()
         self._done[table] = began

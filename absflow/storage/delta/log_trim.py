@@ -1,14 +1,14 @@
 """Old commits of a log, which nobody reads any more, and how far a query has read one.
 
-Each read of a table, and each micro-batch of a stream of it, has Delta list the whole directory of
-its log: 60,000 names take a core for a second, and a commit has up to four of them. Delta itself deletes commits by their age alone, and
-in whole days; it cannot know how far behind a stream is that was stopped for some days. Who knows
-the streams can keep less. What goes is always the oldest part of a log, and never what is behind
-its last checkpoint, so a table is read as before; only its older versions cannot be any more.
+Delta itself deletes commits by their age alone, and in whole days; it cannot know how far behind a
+stream is that was stopped for some days. Who knows the streams can keep less. What goes is always
+the oldest part of a log, and never what is behind its last checkpoint, so a table is read as
+before; only its older versions cannot be any more.
 """
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
@@ -21,7 +21,7 @@ from absflow.storage.delta.log import (
     parse_commit,
 )
 
-__all__ = ["asks_from", "trim"]
+__all__ = ["asks_from", "trim", "vacuumed"]
 
 _Read = Callable[[str], str | None]
 _Names = Callable[[str], Sequence[str]]
@@ -44,7 +44,7 @@ def trim(
         names: gives the names in a directory.
         delete: deletes a file.
         table: the table's path.
-        upto: what a stream may still ask for begins here; None if nobody streams the table.
+        upto: what somebody may still ask for begins here; None if nobody asks for old commits.
         before_ms: since 1970; commits of this time or later stay.
     """
     checkpoint = last_checkpoint(read, table)
@@ -69,6 +69,19 @@ def trim(
         if beside.rpartition("/")[2] in sums:
             delete(beside)
     return len(gone)
+
+
+def vacuumed(read: _Read, table: str) -> int:
+    """Up to where the last LITE VACUUM has looked at a log; -1 if there was none.
+
+    The next one reads from there on, and refuses a log that begins later.
+    """
+    text = read(f"{table}/_delta_log/_last_vacuum_info")
+    try:
+        found = json.loads(text or "{}").get("latestCommitVersionOutsideOfRetentionWindow")
+    except ValueError:
+        return -1
+    return -1 if found is None else int(found)
 
 
 def asks_from(read: _Read, names: _Names, spark_checkpoint: str, table_id: str) -> int | None:

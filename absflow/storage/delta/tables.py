@@ -57,16 +57,17 @@ JOB_PROPERTIES = {
     "delta.logRetentionDuration": "interval 7 days",
     "delta.deletedFileRetentionDuration": "interval 1 days",
 }
-# Of the facts of checkpoints: only who reads them anew sees what is removed, for nobody streams
-# them, and the log is kept for as long as what is removed is (absflow.spark.control.tidying).
+# Of the facts of checkpoints: only who reads them anew sees what is removed.
 CHECKPOINTS_PROPERTIES = {
     **JOB_PROPERTIES,
     "delta.deletedFileRetentionDuration": "interval 1 hours",
 }
-# A channel is read from end to end, never searched, so its commits need no statistics.
+# A channel is read from end to end, never searched, so its commits need no statistics. Rows are
+# deleted when no stage will read them again; and what is removed keeps the log, which every
+# micro-batch has to list (absflow.spark.control.old_logs).
 CHANNEL_PROPERTIES = {
     **JOB_PROPERTIES,
-    "delta.deletedFileRetentionDuration": "interval 1 hours",
+    "delta.deletedFileRetentionDuration": "interval 10 minutes",
     "delta.dataSkippingNumIndexedCols": "0",
 }
 
