@@ -75,6 +75,7 @@ NAMES_FACT_TABLES = {
     "absflow/cli/reader.py": "the command line appends to requests",
     "absflow/history.py": "SQL, for people",
     "absflow/spark/control/retention.py": "a version",
+    "absflow/spark/control/old_logs.py": "old commits of their logs go",
     "absflow/spark/control/tidying.py": "small files are put together",
     "absflow/spark/start/attempt.py": "versions",
     "absflow/spark/start/decision.py": "a version, and whether one is there",
