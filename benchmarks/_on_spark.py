@@ -26,8 +26,6 @@ ROCKS = {
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
 }
 _PATIENCE_S = 1800
-# Of absflow fewer runs do, if they take so many times as long as those of others.
-_LONGEST = 3
 
 
 class FailedError(Exception):
@@ -50,9 +48,9 @@ def measured(
         start: starts the query.
         conf: of the session, meanwhile.
         warm: says from when on it counts.
-        runs: how many.
-        does: of absflow, what retention must have done meanwhile; runs go from plan to plan then,
-            else, and with ``QUICK=1``, from micro-batch to micro-batch.
+        runs: how many; of absflow's long ones so many that they take as long.
+        does: of absflow, what retention must have done meanwhile; a run has a plan of it then,
+            but for ``QUICK=1``.
 
     Raises:
         FailedError: it could not be measured.
@@ -87,13 +85,14 @@ def _runs(query: Any, warm: Warm, runs: int, seen: Housekeeping | None) -> Runs:
         if time.monotonic() > due:
             moments = [(_at(progress), progress.numInputRows) for progress in query.recentProgress]
             if (since := warm(moments)) is not None:
-                marks = [at for at, _ in moments]
                 if seen and not QUICK:
-                    marks = [end for _, end in seen.plans]
-                found = runs_of(moments, (mark for mark in marks if mark >= since), runs)
-                # absflow's may be long: from plan to plan it is ten times as long as a plan takes.
-                most = since + _LONGEST * runs * RUN_S if seen else float("inf")
-                if len(found[0]) == runs or (found[0] and moments[-1][0] > most):
+                    found = seen.runs(moments, since, runs)
+                    # They are longer than those of others.
+                    enough = bool(found[0]) and moments[-1][0] > since + runs * RUN_S
+                else:
+                    found = runs_of(moments, (at for at, _ in moments if at >= since), runs)
+                    enough = False
+                if enough or len(found[0]) == runs:
                     return found
             due = time.monotonic() + RUN_S / 2
         time.sleep(0.2)

@@ -23,22 +23,32 @@ def runs_of(moments: Sequence[tuple[float, int]], marks: Iterable[float], most: 
             behind such a mark.
         most: as many runs; fewer if moments or marks do not reach further.
     """
-    times = [at for at, _ in moments]
     speeds: list[float] = []
     pauses: list[float] = []
-    begun: tuple[int, float] | None = None
+    begun: float | None = None
     for mark in marks:
         # A period is never quite as long as it was to be.
-        if begun is not None and mark < begun[1] + RUN_S - 1:
+        if begun is not None and mark < begun + RUN_S - 1:
             continue
-        place = bisect_left(times, mark)
-        if place == len(times) or len(speeds) == most:
+        if mark > moments[-1][0] or len(speeds) == most:
             break
-        if begun is not None and place > begun[0]:
-            first = begun[0]
-            took = times[place] - times[first]
-            speeds.append(sum(rows for _, rows in moments[first:place]) / took)
-            steps = pairwise(times[first : place + 1])
-            pauses.append(max(later - earlier for earlier, later in steps))
-        begun = place, mark
+        if begun is not None and (found := between(moments, begun, mark)):
+            speeds.append(found[0])
+            pauses.append(found[1])
+        begun = mark
     return speeds, pauses
+
+
+def between(
+    moments: Sequence[tuple[float, int]], begin: float, end: float
+) -> tuple[float, float] | None:
+    """Rows per second between two marks, and the longest pause; None if there is no whole moment.
+
+    It begins and ends with the first moment behind each.
+    """
+    times = [at for at, _ in moments]
+    first, last = bisect_left(times, begin), bisect_left(times, end)
+    if last == len(times) or last == first:
+        return None
+    speed = sum(rows for _, rows in moments[first:last]) / (times[last] - times[first])
+    return speed, max(later - earlier for earlier, later in pairwise(times[first : last + 1]))

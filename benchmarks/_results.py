@@ -140,7 +140,10 @@ class Results:
             "intervals": self.intervals,
         }
         file.write_text(json.dumps(known, indent=1) + "\n")
-        self._plot(FOLDER / f"{self.name}.svg", runs)
+        try:
+            self._plot(FOLDER / f"{self.name}.svg", runs)
+        except ModuleNotFoundError as error:  # the figures of hours are more than a picture
+            print(f"{self.name}.svg is not drawn: {error}; make bench installs what it needs")
 
     def _plot(self, path: Path, runs: dict[str, dict[str, list[float]]]) -> None:
         import matplotlib as mpl

@@ -38,6 +38,18 @@ def test_a_run_that_is_not_over_does_not_count(module) -> None:
     assert module("_periods").runs_of(moments, [0.0, 25.0, 40.0], 5) == ([1.0], [1.0])
 
 
+def test_retention_has_a_tenth_of_what_is_measured_of_absflow(module) -> None:
+    """A run is a plan of retention and the time behind it, weighted by their shares of a job."""
+    housekeeping, run_s = module("_housekeeping"), module("_periods").RUN_S
+    # 20 rows a second in the plan, 100 else; a plan that began before it counted is left out.
+    moments = [(float(at), 20 if 40 <= at < 70 else 100) for at in range(200)]
+    seen = housekeeping.Housekeeping([(5.0, 10.0), (40.0, 70.0), (150.0, 199.0)])
+    assert housekeeping.SHARE == 0.1
+    assert seen.runs(moments, 20.0, 5) == ([pytest.approx(0.1 * 20 + 0.9 * 100)], [1.0])
+    assert seen.runs(moments[: 70 + run_s // 2], 20.0, 5) == ([], [])  # not over yet
+    assert seen.missing(housekeeping.ALL) == "no Compact, no DeleteSets, no VACUUM"
+
+
 def test_cases_that_did_not_run_keep_their_figures_and_their_date(
     module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
