@@ -4,9 +4,9 @@
 100,000 uniform keys, 50,000 rows a micro-batch, on the cores of this machine. A run is so many
 seconds of a job that has warmed up. The jobs take turns, each turn in another order, so that a
 machine that becomes slower or faster favours none. In each run of those that take checkpoints
-retention looks once, and then compacts, deletes and vacuums (``_housekeeping.py``), and the run
-goes on until that is over; with runs of 30 s that is up to twice as often as by default. With
-``QUICK=1`` it does not. Three things are measured:
+retention compacts, deletes and vacuums, with its largest share of a job's time, and the run goes on
+until that is over and measured (``_housekeeping.py``); not so with ``QUICK=1``. Three things are
+measured:
 
 - rows per second of the whole run;
 - its ratio to the job without checkpoints of the same turn: all that checkpoints cost. The interval
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -57,12 +58,15 @@ def measure(
         reader = spark.readStream.schema("k long, v long").option("maxFilesPerTrigger", 1)
         run = sums("overhead", spark, reader.parquet(str(source)), f"{root}/out").start()
         run.await_termination(timeout=WARM_S)
-        before = len(commits(Path(root) / "out"))
+        sink, since = Path(root) / "out", time.time()
+        before = len(commits(sink))
         run.await_termination(timeout=seconds)
-        while interval != INTERVALS[NONE] and not (seen.plans or QUICK):
-            run.await_termination(timeout=0.5)
+        pace: list[float] = []
+        while interval != INTERVALS[NONE] and not (pace or QUICK):
+            run.await_termination(timeout=2)
+            pace, _ = seen.runs(commits(sink), since, 1)
         run.stop()
-        made = commits(Path(root) / "out")[before - 1 :]
+        made = commits(sink)[max(0, before - 1) :]
         found = absflow.history(spark, f"{root}/job").checkpoints().where("status = 'COMPLETED'")
         times = "double(triggered_at) AS since", "double(ended_at) AS until"
         pending = [tuple(row) for row in found.selectExpr(*times).collect()]
@@ -73,7 +77,8 @@ def measure(
         if missing := seen.missing(ALL):
             raise SystemExit(f"{missing} in a run of {interval}")
     lost = _lost(made, pending)
-    return speed(made), None if lost is None else 100 * lost / took, len(pending)
+    share = None if lost is None else 100 * lost / took
+    return (pace[0] if pace else speed(made)), share, len(pending)
 
 
 def _lost(made: list[tuple[float, int]], pending: list[tuple[float, float]]) -> float | None:
