@@ -2,7 +2,7 @@
 
 A checkpoint every ten seconds of a job of several stages, of which the newest few are kept: the
 facts as they lie there once absflow's own OPTIMIZE has put small files together (rows of one time
-in a file), logs as long as they are kept, and what is kept of the state.
+in a file), logs as retention leaves them, and what is kept of the state.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from absflow.storage.delta import data_files, tables
 
 KEPT = 10
 COMPACTED_EVERY = 10
-# Commits in the logs just before they are trimmed again: of triggers those of 25 hours, one each 10
-# seconds; of other facts those of two hours, and as many again of retention.
-LOGS = {"barriers": 9_360, "checkpoints": 2_160}
+# Commits in the logs just before they are trimmed again: a hundred behind the last checkpoint, and
+# those of some minutes; retention writes facts, too.
+LOGS = {"barriers": 150, "checkpoints": 250}
 BEHIND = 80  # commits behind the last checkpoint of a log
 ENTRIES = 60_000  # checkpoints in a file of facts
 START_US = 1_767_348_000_000_000
@@ -256,6 +256,7 @@ def _manifests(ids: np.ndarray, stages: Sequence[str]) -> pa.Array:
         "busy": noise[0] / 2000,
         "backpressured": noise[1] / 2000,
         **dict(zip(_MEASURED, noise, strict=True)),
+        **dict.fromkeys(_ZERO, np.zeros_like(of_id)),
     }
     fields = [
         _typed(columns[f.name], f.type) if f.name in columns else pa.nulls(length, f.type)
@@ -302,6 +303,10 @@ _MEASURED = (
     *("rows_changed", "bytes_changed", "keys_total", "bytes_total", "rows_out"),
     *("alignment_ms", "sync_ms", "commit_ms"),
 )
+
+
+# Of a checkpoint whose barriers nothing has held up.
+_ZERO = ("held_rows", "held_bytes", "start_delay_ms", "async_ms")
 
 
 def sizes(root: Path) -> str:

@@ -2,10 +2,9 @@
 
 ``python benchmarks/facts.py [--runs N] [--checkpoints N ...] [--folder PATH] [--write]``. The
 tables are generated (``_fact_tables.py``): 100, 1,000 and 3,000,000 checkpoints of ten stages, of
-which ten are kept, with a summary that is 500 checkpoints old, and with logs as absflow leaves them
-(25 hours of triggers, two hours of other facts). The job's ten queries are real, but have nothing
-to read. It has taken one checkpoint before anything is measured. The sizes take turns, and a run is
-a new process for each:
+which ten are kept, with a summary that is 500 checkpoints old, and with logs as retention leaves
+them. The job's ten queries are real, but have nothing to read. It has taken one checkpoint before
+anything is measured. The sizes take turns, and a run is a new process for each:
 
 - a start: from ``job.start()`` to the first trigger, in a JVM that has done nothing yet, and the
   most memory in use until then, of the driver (Python) and of its JVM;
@@ -67,6 +66,7 @@ def keep(rows: Any, state: Any, context: absflow.Context) -> absflow.Result:
 def declared(spark: SparkSession, root: Path) -> absflow.Job:
     """A job of ten stages, one behind the other, each with a query of its own."""
     settings = {"edges": "channel", "key-groups": "2", "checkpoint.interval": "1s"}
+    settings["checkpoint.retained"] = str(_fact_tables.KEPT)
     configure(spark, {**settings, "storage.path": str(root)})
     job = absflow.Job("facts", spark)
     (root.parent / "in").mkdir(exist_ok=True)
@@ -140,11 +140,11 @@ def measure(count: int, folder: Path) -> dict[str, float]:
     return {START: took, DRIVER: python, JVM: memory.jvm, PLAN: statistics.median(plans[_WARM:])}
 
 
-def commands(count: int, root: Path) -> dict[str, float]:
+def commands(newest: int, root: Path) -> dict[str, float]:
     """Each command, in a process of its own."""
     found = {}
     for name, command in COMMANDS.items():
-        more = [str(count)] if command == ["show"] else []
+        more = [str(newest)] if command == ["show"] else []
         run = [sys.executable, "-m", "absflow.cli.main", *command, *more, "--storage", str(root)]
         began = time.monotonic()
         subprocess.run(run, check=True, capture_output=True)
@@ -177,7 +177,7 @@ def main(given: argparse.Namespace, folder: Path) -> None:
         for count, name in names.items():
             place = folder / str(count)
             found = json.loads(in_process("--one", str(count), str(place)))
-            found |= commands(count, place / "job")
+            found |= commands(count + 1, place / "job")
             print(name, {what: round(value, 2) for what, value in found.items()}, flush=True)
             for what, value in found.items():
                 results = memory if what in {DRIVER, JVM} else seconds
