@@ -38,15 +38,16 @@ settings.load_profile("untimed")
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """Most that share a session in one process, the kill loop in another, the rest anywhere.
 
-    The files of :data:`SECOND` come behind the kill loop, with a session of their own.
+    The files of :data:`SECOND` come behind the kill loop, with a session of their own. They are one
+    scope with it, for scopes are dealt by the number of their tests.
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0].split("/")
-            if path[-1] in SECOND:
+            if path[1] == "chaos" or path[-1] in SECOND:
                 return "second"
-            return path[1] if path[1] in {"chaos", "spark"} else nodeid
+            return "first" if path[1] == "spark" else nodeid
 
     return Scheduling(config, log)

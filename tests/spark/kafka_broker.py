@@ -6,9 +6,11 @@ Broker and Spark are two processes with class paths of their own.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import subprocess
+import tempfile
 import time
 import uuid
 from base64 import urlsafe_b64encode
@@ -39,7 +41,7 @@ STOP_S = 20
 
 
 def jars(wanted: Mapping[str, bool], folder: Path) -> list[str]:
-    """Paths of jars, downloaded at the first time.
+    """Paths of jars, downloaded at the first time; one process at a time, for all have one cache.
 
     Args:
         wanted: ``organisation:name:version``, and whether it comes with what it depends on.
@@ -59,7 +61,9 @@ def jars(wanted: Mapping[str, bool], folder: Path) -> list[str]:
     (ivy,) = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
     command = [_java(), "-jar", str(ivy), "-warn", "-confs", "default"]
     command += ["-ivy", "ivy.xml", "-cachepath", "class.path"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    with (Path(tempfile.gettempdir()) / "absflow-tests-ivy.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     # Ivy's exit code is 0 whatever happens; it writes the path last.
     if not (folder / "class.path").exists():
         raise RuntimeError(f"Ivy could not resolve {list(wanted)}:\n{done.stdout}{done.stderr}")
