@@ -240,7 +240,7 @@ def test_b_the_thread_of_a_job_keeps_pace_with_its_stages(
     events = sum(times.count for kind, times in load.events.items() if kind != "clock")
     facts = 3 * coordinator.state.next_id  # of a checkpoint: trigger, overtake, completion
     for kind, times in sorted(load.events.items()):
-        record_property(kind, times)
+        record_property(kind, str(times))
         print(f"{kind}: {times.count} in {times.total_ms:.0f} ms, longest {times.longest_ms:.1f}")
     print(
         f"busy {load.busy:.2f}, most waiting {load.most_waiting}, {asked} calls, {len(rows)} done"

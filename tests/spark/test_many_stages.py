@@ -60,7 +60,7 @@ def test_b_a_driver_answers_a_hundred_stages_at_the_pace_at_which_they_report(
         progress = run.progress()
         run.stop()
     for kind, times in progress.thread.events.items():
-        record_property(kind, times)
+        record_property(kind, str(times))
     rows = completed(spark, tmp_path / "job")
     assert len(rows) >= CHECKPOINTS
     for row in rows:
