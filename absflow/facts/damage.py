@@ -31,6 +31,11 @@ __all__ = [
 
 # As Spark says it, of files that are damaged and of those that are gone.
 _READING = re.compile(r"FAILED_READ_FILE\.(\w+)\] Encountered error while reading file (\S+?)\.\s")
+# Spark says the same when it was the reader that failed: for want of memory, or interrupted.
+_OF_THE_READER = re.compile(
+    "OutOfMemoryError|Cannot reserve additional contiguous bytes"
+    "|ClosedByInterruptException|InterruptedIOException"
+)
 _SHOWN = 5
 
 
@@ -90,8 +95,10 @@ def part_of(path: str, root: str) -> SetFile | ChannelFile | None:
 def file_in(text: str, root: str) -> tuple[str, str] | None:
     """The file below a storage root that an error of Spark is about, and what is the matter.
 
-    The path is from the root on; None if the error is of another kind.
+    The path is from the root on; None if the error is of another kind, or says nothing of the file.
     """
+    if _OF_THE_READER.search(text):
+        return None
     for condition, path in _READING.findall(text):
         if (inside := _inside(path, root)) is not None:
             gone = condition == "FILE_NOT_EXIST"

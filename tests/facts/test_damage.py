@@ -41,6 +41,22 @@ def test_the_file_in_an_error_of_spark(root):
 
 
 @pytest.mark.parametrize(
+    "cause",
+    [
+        "java.lang.RuntimeException: Cannot reserve additional contiguous bytes in the vectorized "
+        "reader (requested 1717986918 bytes). As a workaround, you can reduce the batch size",
+        "java.lang.OutOfMemoryError: Java heap space",
+        "java.nio.channels.ClosedByInterruptException",
+    ],
+)
+def test_a_reader_without_memory_has_not_found_a_damaged_file(cause):
+    """Spark names the file all the same."""
+    said = SAID.format("NO_HINT", "file:///job/state/left/set_id=7/part-0.parquet", " SQLSTATE: KD")
+    assert file_in(said, "/job") is not None
+    assert file_in(f"{said}\nCaused by: {cause}", "/job") is None
+
+
+@pytest.mark.parametrize(
     ("path", "part"),
     [
         ("state/left.2/set_id=-7/p.parquet", SetFile("left.2", -7)),

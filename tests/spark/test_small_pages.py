@@ -11,10 +11,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from reading import assert_same_rows, rows_of
 from session import settings
 
 import absflow
+from absflow.spark.stream.pages import PAGE_TYPE, write_pages
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -92,3 +94,16 @@ def test_pages_are_cut_by_bytes_through_snapshot_restore_and_rescale(
         assert_same_rows(history.state(stage, checkpoint).toPandas(), state, ["k"])
     sink = rows_of(tmp_path / "sink").to_pandas()
     assert_same_rows(sink, pd.concat([first, second]), ["k", "body"])
+
+
+def test_few_pages_are_read_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Row groups of pages are short, however well the pages compress: Spark unpacks one at once."""
+    empty = spark.createDataFrame([], PAGE_TYPE)
+    pages = spark.range(0, 1000, 1, 1).select(F.col("id").cast("int").alias("key_group"))
+    frame = empty.unionByName(pages, allowMissingColumns=True)
+    for page_bytes, rows in ((8 << 20, 8), (1 << 20, 64), (64 << 10, 1000)):
+        directory = tmp_path / str(page_bytes)
+        write_pages(frame, str(directory), "overwrite", page_bytes)
+        groups = [pq.read_metadata(path) for path in directory.glob("*.parquet")]
+        sizes = [g.row_group(i).num_rows for g in groups for i in range(g.num_row_groups)]
+        assert (sum(sizes), max(sizes)) == (1000, rows)

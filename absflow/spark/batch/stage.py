@@ -26,6 +26,7 @@ from absflow.protocol.coordinator.messages import (
     HeldTooMuch,
     StageReported,
 )
+from absflow.settings.reading import Settings
 from absflow.spark.batch.alignment_log import AlignmentLog, Arrived
 from absflow.spark.batch.handover import SnapshotHandover, StagedPages
 from absflow.spark.batch.outcome import BatchTimes, StageOutcome
@@ -34,6 +35,7 @@ from absflow.spark.batch.snapshots import SnapshotAppender
 from absflow.spark.batch.worker_output import WorkerOutput
 from absflow.spark.model import source_index
 from absflow.spark.sources.positions import SourceLogs
+from absflow.spark.stream.pages import write_pages
 from absflow.storage.delta.data_files import PlainTable
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
@@ -53,7 +55,7 @@ class ChainStage:
         *,
         restored: int,
         appender: SnapshotAppender,
-        max_held_bytes: int,
+        settings: Settings,
         fence: Fence,
         post: Callable[[Event], None],
     ) -> None:
@@ -66,7 +68,7 @@ class ChainStage:
             files: for the alignment log and those of the sources.
             restored: the checkpoint that the attempt began with; 0 if none.
             appender: takes the snapshots.
-            max_held_bytes: ``alignment.max-held``.
+            settings: the job's.
             fence: asked before each write.
             post: puts an event into the coordinator's queue.
         """
@@ -76,7 +78,7 @@ class ChainStage:
         self._staging = layout.staging(spec.name, attempt)
         self._source_logs = SourceLogs(files, layout, spec, attempt)
         self._appender = appender
-        self._max_held_bytes = max_held_bytes
+        self._settings = settings
         self._fence = fence
         self._post = post
         self._arrived: dict[int, Arrived] = {}
@@ -121,7 +123,8 @@ class ChainStage:
             note = self._arrived[checkpoint_id]
             note.held_rows = max(note.held_rows, rows)
             note.held_bytes = max(note.held_bytes, size)
-            if size > self._max_held_bytes and checkpoint_id not in self._too_much:
+            most = self._settings.alignment_max_held_bytes
+            if size > most and checkpoint_id not in self._too_much:
                 self._too_much.add(checkpoint_id)
                 cause = f"stage {self.spec.name} holds {size} bytes"
                 self._post(HeldTooMuch(checkpoint_id, cause))
@@ -181,11 +184,12 @@ class ChainStage:
     def _stage_pages(self, pages: DataFrame, checkpoint_id: int) -> StagedPages:
         path = f"{self._staging}/{checkpoint_id}"
         self._fence.check()
-        pages.where(
+        mine = pages.where(
             is_kind(PageKind.STATE)
             & (F.col("input") == self.spec.name)
             & (F.col("checkpoint_id") == checkpoint_id)
-        ).write.mode("overwrite").parquet(path)
+        )
+        write_pages(mine, path, "overwrite", self._settings.page_max_bytes)
         return StagedPages(path)
 
     def save(self, batch_id: int, outcome: StageOutcome) -> None:

@@ -155,7 +155,7 @@ class ChainQuery:
                 self._files,
                 restored=prepared.origin.checkpoint_id if prepared.origin else 0,
                 appender=appender,
-                max_held_bytes=self._job.settings.alignment_max_held_bytes,
+                settings=self._job.settings,
                 fence=prepared.claim.fence,
                 post=self._post,
             )

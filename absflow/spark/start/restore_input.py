@@ -16,7 +16,7 @@ from absflow.graph.nodes import Upgrade
 from absflow.protocol.checkpoints import ChannelState, SetDigest
 from absflow.protocol.recovery.matching import StageFit
 from absflow.spark.start.restore_plan import RestorePlan
-from absflow.spark.stream.pages import PAGE_TYPE, data_pages
+from absflow.spark.stream.pages import PAGE_TYPE, data_pages, write_pages
 from absflow.spark.worker.any_names import map_in_arrow
 from absflow.spark.worker.set_digests import read_digests
 from absflow.storage import state_history
@@ -128,7 +128,7 @@ def bring_in_flight(
         )
     )
     directory = root.layout.in_flight(spec.name, plan.attempt)
-    data_pages(rows, spec, name, page_bytes).write.mode("append").parquet(directory)
+    write_pages(data_pages(rows, spec, name, page_bytes), directory, "append", page_bytes)
     written = root.spark.read.schema(PAGE_TYPE).parquet(directory)
     mine = F.col("input") == name
     count = written.where(mine).agg(F.sum("rows")).collect()[0][0] or 0

@@ -39,6 +39,7 @@ from absflow.spark.sources.positions import SourceLogs
 from absflow.spark.start.restore_input import bring_in_flight, check_state, state_pages
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.stream.chain import restored_pages
+from absflow.spark.stream.pages import write_pages
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
 
@@ -104,7 +105,7 @@ def _seed(
         upgrade = job.graph.upgrades[fit.stage]
         spec = job.graph.stages[fit.stage]
         pages = state_pages(spark, spec, upgrade, plan, fit, page_bytes)
-        pages.write.mode("overwrite").parquet(layout.restored(fit.stage, plan.attempt))
+        write_pages(pages, layout.restored(fit.stage, plan.attempt), "overwrite", page_bytes)
         check_state(root, plan, fit)
     specs = [job.graph.stages[name] for name in chain]
     restored = _RestoreBatch(specs, plan.origin.checkpoint_id)

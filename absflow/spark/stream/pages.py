@@ -13,14 +13,33 @@ from absflow.columnar.spec import StageSpec
 from absflow.spark.worker.any_names import map_in_arrow
 from absflow.spark.worker.packing import pack_function
 
-__all__ = ["PAGE_TYPE", "barrier_pages", "data_pages", "overtake_pages", "pages_in"]
+__all__ = ["PAGE_TYPE", "barrier_pages", "data_pages", "overtake_pages", "pages_in", "write_pages"]
 
 PAGE_TYPE = from_arrow_schema(PAGE_SCHEMA)
+# Of pages in a file, what a task reads at once.
+_READ_BYTES = 64 << 20
 
 
 def data_pages(rows: DataFrame, spec: StageSpec, name: str, page_bytes: int) -> DataFrame:
     """The rows of an input as DATA pages for the key groups of a stage."""
     return map_in_arrow(rows, pack_function(spec, spec.input(name), page_bytes), PAGE_TYPE)
+
+
+def write_pages(pages: DataFrame, directory: str, mode: str, page_bytes: int) -> None:
+    """Write pages into Parquet files, for :func:`pages_in`.
+
+    Spark reads 4,096 rows of a row group at once, whatever their size: gigabytes of pages, where a
+    column vector may have two at most. So row groups are short.
+
+    Args:
+        pages: what to write.
+        directory: where.
+        mode: Spark's save mode.
+        page_bytes: a page has at most so many bytes.
+    """
+    rows = max(1, _READ_BYTES // page_bytes)
+    writer = pages.write.mode(mode).option("parquet.block.row.count.limit", rows)
+    writer.parquet(directory)
 
 
 def pages_in(spark: SparkSession, directory: str) -> DataFrame:
