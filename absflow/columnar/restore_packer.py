@@ -17,12 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from absflow.columnar.aside import aside
 from absflow.columnar.digest import set_digests
 from absflow.columnar.keys import key_groups
 from absflow.columnar.packing import FLUSH_PAGES, gathered, split
 from absflow.columnar.pages import Page, PageKind, page_batches
 from absflow.columnar.pieces import PAGE_BYTES, encode_pieces
 from absflow.columnar.state import snapshot_schema
+from absflow.columnar.stored import StateFiles
 from absflow.errors import ProcessError
 
 __all__ = ["Migration", "StatePacker"]
@@ -30,6 +32,8 @@ __all__ = ["Migration", "StatePacker"]
 # The old state of some keys (key and state columns) in, their new state out. It is called with
 # parts of a stage's state and must not depend on which keys come together.
 Migration = Callable[[pa.Table], pa.Table]
+# Rows that are read together and make more pages than this are put aside.
+_FEW_PAGES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class StatePacker:
         flush_rows: pages are cut after about so many rows, or ``FLUSH_PAGES`` times ``page_bytes``,
             which bounds memory.
         page_bytes: a page has at most so many bytes.
+        files: where payloads are put aside; None if they all travel in their pages.
     """
 
     stage: str
@@ -60,6 +65,7 @@ class StatePacker:
     migrate: Migration | None = None
     flush_rows: int = 262_144
     page_bytes: int = PAGE_BYTES
+    files: StateFiles | None = None
 
     def pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The pages of one partition's rows.
@@ -74,22 +80,28 @@ class StatePacker:
 
     def _pages(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Page]:
         for table in gathered(batches, self.flush_rows, FLUSH_PAGES * self.page_bytes):
-            digests = self._digests(table)
-            rows, places = self._rows(table)
-            if not rows.num_rows:
-                continue
-            groups = key_groups([rows[k] for k in self.keys.names], self.key_groups)
-            for place, group, batch in split(rows, places, groups):
-                for count, payload in encode_pieces(batch, self.page_bytes):
-                    yield Page(
-                        key_group=group,
-                        kind=PageKind.RESTORE,
-                        checkpoint_id=self.checkpoint_id,
-                        base_id=digests.pop(place, 0),
-                        seq=place,
-                        rows=count,
-                        payload=payload,
-                    )
+            pages = self._pages_of(table)
+            if self.files is not None and table.nbytes > _FEW_PAGES * self.page_bytes:
+                pages = aside(pages, self.files)
+            yield from pages
+
+    def _pages_of(self, table: pa.Table) -> Iterator[Page]:
+        digests = self._digests(table)
+        rows, places = self._rows(table)
+        if not rows.num_rows:
+            return
+        groups = key_groups([rows[k] for k in self.keys.names], self.key_groups)
+        for place, group, batch in split(rows, places, groups):
+            for count, payload in encode_pieces(batch, self.page_bytes):
+                yield Page(
+                    key_group=group,
+                    kind=PageKind.RESTORE,
+                    checkpoint_id=self.checkpoint_id,
+                    base_id=digests.pop(place, 0),
+                    seq=place,
+                    rows=count,
+                    payload=payload,
+                )
 
     def _digests(self, table: pa.Table) -> dict[int, int]:
         """By place in the lineage, of the rows as they are stored; none of what is migrated."""

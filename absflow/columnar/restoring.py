@@ -1,8 +1,9 @@
 """The state of one key group as its RESTORE pages bring it.
 
-Pages come in any order, and those of a large state are never in memory together: what comes is put
-aside into files as soon as it is more than a piece, and mapped back. In memory are the keys alone,
-to find the last row of each. Then the rows that stay are written as the key group's base.
+Pages come in any order, and those of a large state are never in memory together: they come as
+places in files that are mapped (:mod:`~absflow.columnar.aside`), or what comes is put into files as
+soon as it is more than a piece, and mapped back. In memory are the keys alone, to find the last row
+of each. Then the rows that stay are written as the key group's base.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from absflow.columnar.aside import payload_of
 from absflow.columnar.keys import factorize
 from absflow.columnar.pages import Page, decode
 from absflow.columnar.pieces import PAGE_BYTES, pieces, where
@@ -74,9 +76,11 @@ class Restoring:
         self._what = f"restore page of stage {stage!r}, key group {key_group}"
         self._waiting: list[pa.RecordBatch] = []
         self._aside: list[str] = []
-        self._tables: list[pa.Table] = [self._schema.empty_table()]
-        self._places: list[int] = []
-        self._counts: list[int] = []
+        self._mapped: list[pa.Table] = [self._schema.empty_table()]
+        self._mapped_bytes = 0
+        # The place in the lineage and the number of rows of each page, mapped or waiting.
+        self._mapped_places: list[tuple[int, int]] = []
+        self._waiting_places: list[tuple[int, int]] = []
 
     def add(self, page: Page) -> None:
         """Take a page.
@@ -88,17 +92,27 @@ class Restoring:
         if not page.rows:
             return
         self.epoch = max(self.epoch, page.checkpoint_id)
-        self._waiting.append(decode(page.payload, self._schema, self._what))
-        self._places.append(page.seq)
-        self._counts.append(page.rows)
-        self.in_memory += len(page.payload)
+        payload = payload_of(page, self._files, self._what)
+        batch, place = decode(payload, self._schema, self._what), (page.seq, page.rows)
+        if page.input:
+            self._mapped.append(pa.Table.from_batches([batch]))
+            self._mapped_bytes += len(payload)
+            self._mapped_places.append(place)
+            return
+        self._waiting.append(batch)
+        self._waiting_places.append(place)
+        self.in_memory += len(payload)
         if self._files is not None and self.in_memory > self._piece_bytes:
-            # Of no other task, also if Spark runs this one twice at once.
-            place = f"{self._group}/0-restoring-{uuid.uuid4().hex}"
-            name = write_pieces(self._files, place, pieces(self._waiting, self._piece_bytes))
-            self._aside.append(name)
-            self._tables.append(read_pieces(self._files, name, self._schema, self._what))
-            self._waiting, self.in_memory = [], 0
+            self._put_aside(self._files)
+
+    def _put_aside(self, files: StateFiles) -> None:
+        # Of no other task, also if Spark runs this one twice at once.
+        place = f"{self._group}/0-restoring-{uuid.uuid4().hex}"
+        name = write_pieces(files, place, pieces(self._waiting, self._piece_bytes))
+        self._aside.append(name)
+        self._mapped.append(read_pieces(files, name, self._schema, self._what))
+        self._mapped_places += self._waiting_places
+        self._waiting, self._waiting_places, self.in_memory = [], [], 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Rows of :func:`~absflow.columnar.state.state_schema`.
@@ -109,11 +123,12 @@ class Restoring:
             RestoreError: one set has a key twice, as a migration that makes one key of two would.
         """
         last = pa.Table.from_batches(self._waiting, self._schema)
-        rows = pa.concat_tables([*self._tables, last])
+        rows = pa.concat_tables([*self._mapped, last])
         stay = ~rows[DELETED].to_numpy()
         codes, unique = factorize(rows.select(self._keys.names))
         if unique.num_rows != rows.num_rows:
-            places = np.repeat(self._places, self._counts)
+            pages = [*self._mapped_places, *self._waiting_places]
+            places = np.repeat([place for place, _ in pages], [count for _, count in pages])
             _check_once(self._stage, codes, places, unique)
             newest = np.empty(unique.num_rows, dtype=np.int64)
             order = np.argsort(places, kind="stable")
@@ -138,7 +153,7 @@ class Restoring:
             StorageError: a file cannot be written.
         """
         kept, place = KeyGroupState(self.epoch), f"{self._group}/0"
-        if not self._aside:
+        if not self._aside and self._mapped_bytes <= self._piece_bytes:
             schema = state_schema(self._keys, self._state)
             table = pa.Table.from_batches(self.batches(), schema)
             state = KeyedState(table, len(self._keys))

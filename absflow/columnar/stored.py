@@ -75,8 +75,9 @@ _RANGE = pa.schema(
 _PARTS = 4
 # A piece of a file is so many pages large: what is read and never sent may be larger than a page.
 PIECE_PAGES = 16
-_LENGTH = struct.Struct("<q")
-_FORMAT = b"absflow1"
+# A file of pieces begins with its format; in front of each piece is its length.
+LENGTH = struct.Struct("<q")
+FORMAT = b"absflow1"
 
 
 class StateFiles(Protocol):
@@ -315,11 +316,11 @@ def write_pieces(files: StateFiles, place: str, rows: Iterable[pa.RecordBatch]) 
 
     def parts() -> Iterator[Any]:
         nonlocal checksum
-        yield _FORMAT
+        yield FORMAT
         for batch in rows:
             header, message = encoded(batch)
             checksum = zlib.crc32(header, checksum)
-            yield _LENGTH.pack(len(header) + len(message))
+            yield LENGTH.pack(len(header) + len(message))
             yield header
             yield message
 
@@ -350,15 +351,15 @@ def check_pieces(buffer: pa.Buffer, what: str) -> None:
 
 
 def _payloads(buffer: pa.Buffer, what: str) -> Iterator[pa.Buffer]:
-    at = len(_FORMAT)
-    if buffer[:at].to_pybytes() != _FORMAT:
+    at = len(FORMAT)
+    if buffer[:at].to_pybytes() != FORMAT:
         raise PageCorruptError(
-            f"{what} is corrupt: it does not begin with {_FORMAT!r}; restore the job from its "
+            f"{what} is corrupt: it does not begin with {FORMAT!r}; restore the job from its "
             "last checkpoint"
         )
     while at < len(buffer):
-        start = at + _LENGTH.size
-        (length,) = _LENGTH.unpack(buffer[at:start]) if start <= len(buffer) else (-1,)
+        start = at + LENGTH.size
+        (length,) = LENGTH.unpack(buffer[at:start]) if start <= len(buffer) else (-1,)
         if not 0 <= length <= len(buffer) - start:
             raise PageCorruptError(
                 f"{what} is corrupt: a piece at byte {at} of {len(buffer)} has {length} bytes; "

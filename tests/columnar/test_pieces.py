@@ -14,13 +14,21 @@ from test_stage_schedules import MemoryFiles
 from absflow.columnar import keys as keys_module
 from absflow.columnar import pages as pages_module
 from absflow.columnar import pieces as pieces_module
+from absflow.columnar.aside import aside
 from absflow.columnar.packing import FLUSH_PAGES, Packer, gathered
 from absflow.columnar.pages import Page, PageKind, decode, encode, in_parts, pages_of
 from absflow.columnar.pieces import cut, encode_pieces, pieces, reordered, take
 from absflow.columnar.process import Result
 from absflow.columnar.restoring import Restoring
 from absflow.columnar.state import KeyedState
-from absflow.columnar.stored import KeyGroupState, load, read_pieces, store, write_pieces
+from absflow.columnar.stored import (
+    KeyGroupState,
+    check_pieces,
+    load,
+    read_pieces,
+    store,
+    write_pieces,
+)
 from absflow.errors import PageCorruptError, PageSizeError
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("l", pa.list_(pa.string()))])
@@ -239,6 +247,61 @@ def test_a_key_group_is_restored_piece_by_piece(inline):
     assert {row["_modified_epoch"] for row in rows} == {9}
     if files is not None:
         assert set(files.files) == {kept.base} - {""}
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_pages_put_aside_are_restored_as_those_that_carry_their_rows(share):
+    """They carry nothing, their file is one that `absflow verify` reads, and they may be mixed."""
+    files, plain = MemoryFiles(0), MemoryFiles(0)
+    keys = [str(k) for k in range(2000)]
+    found = restore_pages([(k, 1) for k in keys])
+    found += restore_pages([(k, 2) for k in keys[::3]], deleted={*keys[::9]}, place=1)
+    chance = np.random.default_rng(2)
+    taken = chance.random(len(found)) < share
+    mixed = [*aside([p for p, t in zip(found, taken, strict=True) if t], files)]
+    assert {page.payload for page in mixed} == {b""}
+    (name,) = files.files
+    check_pieces(files.read(name)[0], name)
+    assert files.read(name)[0].size > sum(len(p.payload) for p in found) * share * 0.9
+    mixed += [page for page, t in zip(found, taken, strict=True) if not t]
+    chance.shuffle(mixed)
+    states = []
+    for pages, there in ((found, plain), (mixed, files)):
+        restoring = Restoring("legs", KEYS, STATE, 3, there, page_bytes=500)
+        for page in pages:
+            restoring.add(page)
+            assert restoring.in_memory <= 16 * 500 + 500
+        kept = restoring.store()
+        rows = load(kept, KEYS, STATE, there, "state").flat().table.to_pylist()
+        states.append(sorted(rows, key=lambda row: row["k"]))
+        assert set(there.files) - {name} == {kept.base}
+    assert states[0] == states[1]
+    assert len(states[0]) == 2000 - len(keys[::9])
+
+
+@pytest.mark.parametrize("state_of", [20, 4000])
+def test_a_small_key_group_is_kept_inline_though_its_pages_were_put_aside(state_of):
+    """Where its state lies is a matter of its own size, not of how it came."""
+    files = MemoryFiles(10**9)
+    pages = [*aside(restore_pages([(str(k), 1) for k in range(state_of)]), files)]
+    restoring = Restoring("legs", KEYS, STATE, 3, files, page_bytes=500)
+    for page in pages:
+        restoring.add(page)
+    kept = restoring.store()
+    assert bool(kept.base) == (state_of == 4000)
+    assert load(kept, KEYS, STATE, files, "state").flat().table.num_rows == state_of
+
+
+def test_a_file_of_pages_that_was_cut_off_is_corrupt():
+    """It is said, as of a page that was changed."""
+    files = MemoryFiles(0)
+    page = [*aside(restore_pages([(str(k), 1) for k in range(9)]), files)][-1]
+    (name,) = files.files
+    whole = files.files[name]
+    for damaged in (whole[:-1], whole[:-1] + b"?"):
+        files.files[name] = damaged
+        with pytest.raises(PageCorruptError, match="is corrupt"):
+            Restoring("legs", KEYS, STATE, 3, files).add(page)
 
 
 def test_a_base_may_be_empty():

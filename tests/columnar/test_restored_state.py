@@ -8,7 +8,9 @@ import pytest
 from arrow_cases import KEY_TYPES, VALUE_TYPES, examples, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
+from test_stage_schedules import MemoryFiles
 
+from absflow.columnar.aside import payload_of
 from absflow.columnar.keys import key_groups
 from absflow.columnar.pages import PAGE_SCHEMA, Page, PageKind, pages_of
 from absflow.columnar.restore_packer import StatePacker
@@ -277,3 +279,18 @@ def test_a_damaged_page_is_named():
             restored_state("s", K, N, 0, [replace(page, payload=bytes(flipped))])
     with pytest.raises(PageCorruptError):
         restored_state("s", K, N, 0, [replace(page, payload=page.payload[:-1])])
+
+
+@pytest.mark.parametrize(("rows", "files_made"), [(10, 0), (1000, 1)])
+def test_what_makes_many_pages_is_put_aside(rows, files_made):
+    """Then pages carry no rows, but all else; what is small travels in its pages."""
+    files = MemoryFiles(0)
+    sets = history([(2, "upsert", f"k{n}", n) for n in range(rows)])
+    carried = packed(packer(page_bytes=1000), sets)
+    placed = packed(packer(page_bytes=1000, files=files), sets)
+    assert len(files.files) == files_made
+    assert [replace(p, input="", payload=b"") for p in placed] == [
+        replace(p, payload=b"") for p in carried
+    ]
+    assert {bool(p.input) for p in placed} == {bool(files_made)}
+    assert [bytes(payload_of(p, files, "page")) for p in placed] == [p.payload for p in carried]

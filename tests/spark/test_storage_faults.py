@@ -31,6 +31,8 @@ from absflow.storage.files import Files
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(3600)]
 
 RESTORE = {"restore.from": "latest"}
+# What another life calls otherwise: in names of data files there are UUIDs.
+_NUMBERS = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}|[0-9]+")
 # Where the path is among the arguments, what a failure raises, and whether it may come behind.
 CALLS: dict[tuple[Any, str], tuple[int, type[Exception], bool]] = {
     (Files, "read"): (1, absflow.StorageError, False),
@@ -80,7 +82,7 @@ class Storage:
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             below = args[place].partition(str(root))[2]
-            call = f"{name} {re.sub('[0-9a-f]{32}|[0-9]+', '#', below)}"
+            call = f"{name} {_NUMBERS.sub('#', below)}"
             if self.fails(Fault(call, "before")):
                 raise error(f"no answer from the storage: {call}")
             result = real(*args, **kwargs)
@@ -117,7 +119,7 @@ class Job:
             with settings(self.spark, {**given, **more}):
                 try:
                     run = chain(self.spark, self.root, mode=self.mode).start()
-                    assert run.await_termination(timeout=120), f"hangs: {fault}"
+                    assert run.await_termination(timeout=600), f"hangs: {fault}"
                 except absflow.AbsflowError:
                     assert storage.failed, f"failed without {fault}"
         return storage

@@ -9,6 +9,7 @@ from absflow.columnar.digest import signed
 from absflow.columnar.pages import PageKind
 from absflow.columnar.restore_packer import StatePacker
 from absflow.columnar.spec import StageSpec
+from absflow.columnar.stored import StateFiles
 from absflow.facts.damage import ChannelFile, part_error
 from absflow.facts.explained import check_sets
 from absflow.facts.spark_reader import SparkStorageReader
@@ -34,6 +35,7 @@ def state_pages(
     plan: RestorePlan,
     fit: StageFit,
     page_bytes: int,
+    files: StateFiles | None,
 ) -> DataFrame:
     """The stage's state as RESTORE pages; an empty one besides, for a batch must have a row."""
     first = {
@@ -58,6 +60,7 @@ def state_pages(
         defaults=upgrade.defaults,
         migrate=upgrade.migrate if fit.migrate else None,
         page_bytes=page_bytes,
+        files=files,
     )
     rows = _rows(spark, plan, fit)
     if fit.migrate:

@@ -25,6 +25,7 @@ from urllib.parse import quote, unquote
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from absflow.columnar import aside
 from absflow.columnar.pages import PageKind
 from absflow.columnar.spec import StageSpec
 from absflow.errors import RestoreError
@@ -38,7 +39,7 @@ from absflow.spark.sources.file_log import FileEntry
 from absflow.spark.sources.positions import SourceLogs
 from absflow.spark.start.restore_input import bring_in_flight, check_state, state_pages
 from absflow.spark.start.restore_plan import RestorePlan
-from absflow.spark.stream.chain import restored_pages
+from absflow.spark.stream.chain import restored_pages, state_files
 from absflow.spark.stream.pages import write_pages
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
@@ -104,7 +105,8 @@ def _seed(
         _LOG.info("restoring stage %s: %d keys of %s", fit.stage, fit.keys, plan.origin)
         upgrade = job.graph.upgrades[fit.stage]
         spec = job.graph.stages[fit.stage]
-        pages = state_pages(spark, spec, upgrade, plan, fit, page_bytes)
+        files = state_files(root, job.settings, fit.stage, plan.attempt)
+        pages = state_pages(spark, spec, upgrade, plan, fit, page_bytes, files)
         write_pages(pages, layout.restored(fit.stage, plan.attempt), "overwrite", page_bytes)
         check_state(root, plan, fit)
     specs = [job.graph.stages[name] for name in chain]
@@ -159,6 +161,7 @@ def _forget_pages(
         for name in names:
             files.write(f"{log}/{name}", text)
         files.delete(path)
+        files.delete(f"{layout.state_files(spec.name, attempt)}/{aside.FOLDER}")
 
 
 def _set_positions(root: StorageRoot, plan: RestorePlan, spec: StageSpec) -> None:

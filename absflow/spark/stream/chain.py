@@ -31,7 +31,7 @@ from absflow.spark.worker.stage_call import stage_function
 from absflow.storage.root import StorageRoot
 from absflow.storage.state_files import MountedStateFiles
 
-__all__ = ["by_range", "chain_pages", "restored_pages"]
+__all__ = ["by_range", "chain_pages", "restored_pages", "state_files"]
 
 _RANGE = "key_group_range"
 _STATE_DDL = "key_groups binary"
@@ -101,7 +101,7 @@ def _chained(
     for spec, behind in zip(stages, [*stages[1:], None], strict=True):
         if spec.name in restored:
             parts.append(pages_in(root.spark, restored[spec.name]))
-        files = _state_files(root, job.settings, spec.name, attempt)
+        files = state_files(root, job.settings, spec.name, attempt)
         pages = reduce(DataFrame.union, parts)
         grouped = by_range(pages, spec.key_groups, ranges[spec.name])
         page_bytes = job.settings.page_max_bytes
@@ -137,7 +137,7 @@ def restored_pages(
     return _chained(root, job, chain, attempt, parts, ranges, restored)
 
 
-def _state_files(
+def state_files(
     root: StorageRoot, settings: Settings, stage: str, attempt: int
 ) -> MountedStateFiles | None:
     """Where a worker finds the files of the stage's state; None if it has no path to them."""
