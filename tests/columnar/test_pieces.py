@@ -279,7 +279,7 @@ def test_pages_put_aside_are_restored_as_those_that_carry_their_rows(share):
     assert len(states[0]) == 2000 - len(keys[::9])
 
 
-@pytest.mark.parametrize("state_of", [20, 4000])
+@pytest.mark.parametrize("state_of", [5, 4000])
 def test_a_small_key_group_is_kept_inline_though_its_pages_were_put_aside(state_of):
     """Where its state lies is a matter of its own size, not of how it came."""
     files = MemoryFiles(10**9)
