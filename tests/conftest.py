@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SECOND = {
     "test_backlog.py",
     "test_compacted_job.py",
+    "test_damaged_channel.py",
     "test_documented.py",
     "test_drivers_at_once.py",
     "test_fencing.py",

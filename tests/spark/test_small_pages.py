@@ -74,7 +74,7 @@ def run(spark: SparkSession, root: Path, **more: str) -> int:
     return started.finished_checkpoint
 
 
-@pytest.mark.parametrize("edges", ["direct", "channel"])
+@pytest.mark.parametrize("edges", ["direct", pytest.param("channel", marks=pytest.mark.soak)])
 def test_pages_are_cut_by_bytes_through_snapshot_restore_and_rescale(
     spark: SparkSession, tmp_path: Path, edges: str
 ) -> None:
