@@ -15,7 +15,7 @@ from absflow.cli.reader import Reader
 from absflow.cli.storage import CHECKED, place
 from absflow.columnar.digest import added, set_digests
 from absflow.columnar.pages import PageKind
-from absflow.columnar.stored import check_pieces
+from absflow.columnar.piece_files import check_pieces
 from absflow.errors import AbsflowError, PageCorruptError
 from absflow.facts.damage import ChannelFile, SetFile, advice, needed_by, spared
 from absflow.protocol.checkpoints import ChannelState, Manifest, SetDigest, StageColumns

@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from absflow.columnar.pages import Page
-from absflow.columnar.stored import FORMAT, LENGTH, StateFiles
-from absflow.errors import PageCorruptError
+from absflow.columnar.piece_files import StateFiles, read_payload, write_payloads
 
 __all__ = ["FOLDER", "aside", "payload_of"]
 
@@ -29,22 +28,16 @@ def aside(pages: Iterable[Page], files: StateFiles) -> Iterator[Page]:
     """
     kept: list[Page] = []
 
-    def parts() -> Iterator[bytes]:
-        yield FORMAT
-        at = len(FORMAT)
+    def payloads() -> Iterator[tuple[bytes]]:
         for page in pages:
-            size = len(page.payload)
-            yield LENGTH.pack(size)
-            yield page.payload
-            at += LENGTH.size
-            kept.append(replace(page, input=f"{at}:{size}", payload=b""))
-            at += size
+            kept.append(replace(page, payload=b""))
+            yield (page.payload,)
 
     # Of no other task, also if Spark runs this one twice at once.
-    name = f"{FOLDER}/{uuid.uuid4().hex}"
-    files.write(name, parts(), lambda: name)
-    for page in kept:
-        yield replace(page, input=f"{name}:{page.input}")
+    place = f"{FOLDER}/{uuid.uuid4().hex}"
+    name, begins = write_payloads(files, place, payloads(), lambda: place)
+    for page, at in zip(kept, begins, strict=True):
+        yield replace(page, input=f"{name}:{at}")
 
 
 def payload_of(page: Page, files: StateFiles | None, what: str) -> Any:
@@ -54,13 +47,8 @@ def payload_of(page: Page, files: StateFiles | None, what: str) -> Any:
         PageCorruptError: the file is shorter than it was.
         StorageError: it is gone.
     """
-    if not page.input or files is None:
+    if not page.input:
         return page.payload
-    name, at, size = page.input.split(":")
-    buffer, _ = files.read(name)
-    if int(at) + int(size) > len(buffer):
-        raise PageCorruptError(
-            f"{what} is corrupt: it ends at byte {int(at) + int(size)} of {name!r}, which has "
-            f"{len(buffer)} bytes; restore again"
-        )
-    return buffer.slice(int(at), int(size))
+    assert files is not None  # the packer had them, too
+    name, at = page.input.split(":")
+    return read_payload(files, name, int(at), what)

@@ -20,7 +20,8 @@ from absflow.columnar.pages import (
     page_batches,
     pages_of,
 )
-from absflow.columnar.stored import KeyGroupState, StateFiles, read_pieces, write_pieces
+from absflow.columnar.piece_files import StateFiles, read_pieces, write_pieces
+from absflow.columnar.stored import KeyGroupState
 
 __all__ = ["HeldPages", "Limits"]
 

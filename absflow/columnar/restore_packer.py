@@ -22,9 +22,9 @@ from absflow.columnar.digest import set_digests
 from absflow.columnar.keys import key_groups
 from absflow.columnar.packing import FLUSH_PAGES, gathered, split
 from absflow.columnar.pages import Page, PageKind, page_batches
+from absflow.columnar.piece_files import StateFiles
 from absflow.columnar.pieces import PAGE_BYTES, encode_pieces
 from absflow.columnar.state import snapshot_schema
-from absflow.columnar.stored import StateFiles
 from absflow.errors import ProcessError
 
 __all__ = ["Migration", "StatePacker"]

@@ -18,6 +18,7 @@ import pyarrow as pa
 from absflow.columnar.aside import payload_of
 from absflow.columnar.keys import factorize
 from absflow.columnar.pages import Page, decode
+from absflow.columnar.piece_files import StateFiles, read_pieces, write_pieces
 from absflow.columnar.pieces import PAGE_BYTES, pieces, where
 from absflow.columnar.state import (
     DELETED,
@@ -26,15 +27,7 @@ from absflow.columnar.state import (
     snapshot_schema,
     state_schema,
 )
-from absflow.columnar.stored import (
-    PIECE_PAGES,
-    KeyGroupState,
-    StateFiles,
-    read_pieces,
-    store,
-    store_base,
-    write_pieces,
-)
+from absflow.columnar.stored import PIECE_PAGES, KeyGroupState, store, store_base
 from absflow.errors import RestoreError
 
 __all__ = ["Restoring"]

@@ -26,10 +26,11 @@ from absflow.columnar.pages import (
     Page,
     PageKind,
 )
+from absflow.columnar.piece_files import StateFiles
 from absflow.columnar.pieces import PAGE_BYTES
 from absflow.columnar.restoring import Restoring
 from absflow.columnar.spec import StageSpec, input_names
-from absflow.columnar.stored import KeyGroupState, StateFiles, in_range, of_range, retire, store
+from absflow.columnar.stored import KeyGroupState, in_range, of_range, retire, store
 from absflow.columnar.work import Batch, Snapshot, Work
 from absflow.protocol import alignment, alignment_state
 from absflow.protocol.alignment import (

@@ -8,9 +8,8 @@ their names only: a *base*, and the *recent* rows since, if they are many
 are a quarter as many as those of the base, so that what a batch writes is in proportion to what it
 changes.
 
-A file begins with the name of its format. Then come its rows in pieces, each a payload
-(:func:`~absflow.columnar.pages.encode`) behind its length in eight bytes. So it is written, read
-and merged piece by piece, and may be of any size.
+A file has pieces (:mod:`~absflow.columnar.piece_files`). So it is written, read and merged piece by
+piece, and may be of any size.
 
 A file is written once, before the batch that names it is committed, and never changed. It is called
 after its key group, its batch and a checksum of its pieces' checksums, so a batch that is run again
@@ -26,33 +25,26 @@ that ran again and wrote another file.
 from __future__ import annotations
 
 import re
-import struct
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import astuple, dataclass, replace
-from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from absflow.columnar.pages import check, decode, encode, encoded
+from absflow.columnar.pages import decode, encode
+from absflow.columnar.piece_files import StateFiles, read_pieces, write_pieces
 from absflow.columnar.pieces import PAGE_BYTES, pieces
 from absflow.columnar.state import DELETED, KeyedState, state_schema
-from absflow.errors import PageCorruptError
 
 __all__ = [
     "PIECE_PAGES",
     "KeyGroupState",
-    "StateFiles",
-    "check_pieces",
     "in_range",
     "load",
     "of_range",
-    "read_pieces",
     "retire",
     "store",
     "store_base",
-    "write_pieces",
 ]
 
 _SHADOWS = pa.field("_shadows", pa.int64())
@@ -75,42 +67,6 @@ _RANGE = pa.schema(
 _PARTS = 4
 # A piece of a file is so many pages large: what is read and never sent may be larger than a page.
 PIECE_PAGES = 16
-# A file of pieces begins with its format; in front of each piece is its length.
-LENGTH = struct.Struct("<q")
-FORMAT = b"absflow1"
-
-
-class StateFiles(Protocol):
-    """Where the files of a stage's state lie."""
-
-    @property
-    def max_inline(self) -> int:
-        """State of up to so many bytes is not put into a file."""
-
-    def read(self, name: str) -> tuple[Any, bool]:
-        """The bytes of a file as a buffer, and whether their checksum is yet to be looked at.
-
-        Raises:
-            StorageError: there is no such file, or it cannot be read.
-        """
-
-    def write(self, place: str, parts: Iterable[Any], name: Callable[[], str]) -> str:
-        """Put a file in place whole; in the place of the same one, if it is there.
-
-        Args:
-            place: what its name begins with.
-            parts: its bytes, made one by one.
-            name: its name, asked for when they are all made.
-
-        Returns:
-            The name.
-        """
-
-    def delete(self, name: str) -> None:
-        """Delete a file, if it is there."""
-
-    def names(self, folder: str) -> list[str]:
-        """The names in a folder of this place, hidden ones, too; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,62 +264,3 @@ def _sweep(files: StateFiles, place: str, needed: Set[str]) -> None:
         written = re.match(r"\.?(\d+)-", name)
         if written and int(written[1]) < int(batch) and f"{folder}/{name}" not in needed:
             files.delete(f"{folder}/{name}")
-
-
-def write_pieces(files: StateFiles, place: str, rows: Iterable[pa.RecordBatch]) -> str:
-    """Write rows into a file, a piece for each batch; the file's name."""
-    checksum = 0
-
-    def parts() -> Iterator[Any]:
-        nonlocal checksum
-        yield FORMAT
-        for batch in rows:
-            header, message = encoded(batch)
-            checksum = zlib.crc32(header, checksum)
-            yield LENGTH.pack(len(header) + len(message))
-            yield header
-            yield message
-
-    return files.write(place, parts(), lambda: f"{place}-{checksum:08x}")
-
-
-def read_pieces(files: StateFiles, name: str, schema: pa.Schema, what: str) -> pa.Table:
-    """The rows of a file, a chunk for each piece, which share the memory of the file.
-
-    Raises:
-        PageCorruptError: the bytes are not what was written.
-        StorageError: the file is gone.
-    """
-    buffer, unchecked = files.read(name)
-    what = f"{what}, {name}"
-    batches = [decode(piece, schema, what, unchecked) for piece in _payloads(buffer, what)]
-    return pa.Table.from_batches(batches, schema)
-
-
-def check_pieces(buffer: pa.Buffer, what: str) -> None:
-    """See that a file is what was written; ``what`` names it in errors.
-
-    Raises:
-        PageCorruptError: it is not.
-    """
-    for piece in _payloads(buffer, what):
-        check(piece, what)
-
-
-def _payloads(buffer: pa.Buffer, what: str) -> Iterator[pa.Buffer]:
-    at = len(FORMAT)
-    if buffer[:at].to_pybytes() != FORMAT:
-        raise PageCorruptError(
-            f"{what} is corrupt: it does not begin with {FORMAT!r}; restore the job from its "
-            "last checkpoint"
-        )
-    while at < len(buffer):
-        start = at + LENGTH.size
-        (length,) = LENGTH.unpack(buffer[at:start]) if start <= len(buffer) else (-1,)
-        if not 0 <= length <= len(buffer) - start:
-            raise PageCorruptError(
-                f"{what} is corrupt: a piece at byte {at} of {len(buffer)} has {length} bytes; "
-                "restore the job from its last checkpoint"
-            )
-        at = start + length
-        yield buffer.slice(start, length)

@@ -16,11 +16,12 @@ import pyarrow as pa
 
 from absflow.columnar.held import HeldPages, Limits
 from absflow.columnar.pages import ORDER_FIELDS, Page, PageKind, decode
+from absflow.columnar.piece_files import StateFiles
 from absflow.columnar.pieces import encode_batches, encode_pieces, reordered
 from absflow.columnar.process import Call, call
 from absflow.columnar.spec import StageSpec
 from absflow.columnar.state import KeyedState, snapshot_schema
-from absflow.columnar.stored import KeyGroupState, StateFiles, load
+from absflow.columnar.stored import KeyGroupState, load
 from absflow.errors import PageCorruptError
 from absflow.protocol import alignment, alignment_state
 from absflow.protocol.alignment import Discard, Reason

@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 from storage_roots import Root, compact
 
 from absflow.columnar.pages import channel_schema
-from absflow.columnar.stored import write_pieces
+from absflow.columnar.piece_files import write_pieces
 from absflow.storage.state_files import MountedStateFiles
 
 STAGES = 4

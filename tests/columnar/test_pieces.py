@@ -17,18 +17,12 @@ from absflow.columnar import pieces as pieces_module
 from absflow.columnar.aside import aside
 from absflow.columnar.packing import FLUSH_PAGES, Packer, gathered
 from absflow.columnar.pages import Page, PageKind, decode, encode, in_parts, pages_of
+from absflow.columnar.piece_files import check_pieces, read_pieces, write_pieces
 from absflow.columnar.pieces import cut, encode_pieces, pieces, reordered, take
 from absflow.columnar.process import Result
 from absflow.columnar.restoring import Restoring
 from absflow.columnar.state import KeyedState
-from absflow.columnar.stored import (
-    KeyGroupState,
-    check_pieces,
-    load,
-    read_pieces,
-    store,
-    write_pieces,
-)
+from absflow.columnar.stored import KeyGroupState, load, store
 from absflow.errors import PageCorruptError, PageSizeError
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("l", pa.list_(pa.string()))])

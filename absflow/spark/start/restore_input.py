@@ -7,9 +7,9 @@ from pyspark.sql import functions as F
 
 from absflow.columnar.digest import signed
 from absflow.columnar.pages import PageKind
+from absflow.columnar.piece_files import StateFiles
 from absflow.columnar.restore_packer import StatePacker
 from absflow.columnar.spec import StageSpec
-from absflow.columnar.stored import StateFiles
 from absflow.facts.damage import ChannelFile, part_error
 from absflow.facts.explained import check_sets
 from absflow.facts.spark_reader import SparkStorageReader
