@@ -29,8 +29,8 @@ demo: setup ## run the flights job on this machine
 test: setup .cache/jvm/classes.jsa ## run the tests, but for those of soak and chaos, in two processes
 	@$(BIN)/python -m pytest --numprocesses 2
 
-soak: setup .cache/jvm/classes.jsa ## the tests that take too long for make test
-	@$(BIN)/python -m pytest -m soak
+soak: setup .cache/jvm/classes.jsa ## the tests that take too long for make test, in two processes
+	@$(BIN)/python -m pytest -m soak --numprocesses 2
 
 lint: setup ## ruff, mypy, direction of imports
 	@$(BIN)/ruff check .

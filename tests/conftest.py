@@ -41,12 +41,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
     The files of :data:`SECOND` come behind the kill loop, with a session of their own. They are one
     scope with it, for scopes are dealt by the number of their tests.
+
+    In ``make soak`` each file goes to the process that is free, and each test of the longest file.
     """
     from xdist.scheduler import LoadScopeScheduling
+
+    soak = config.option.markexpr == "soak"
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0].split("/")
+            if soak:
+                return nodeid if path[-1] == "test_storage_faults.py" else path[-1]
             if path[1] == "chaos" or path[-1] in SECOND:
                 return "second"
             return "first" if path[1] == "spark" else nodeid
