@@ -125,7 +125,7 @@ SETTINGS: tuple[Setting, ...] = (
         "checkpoint_tolerable_failed",
         "3",
         count(0, 1_000_000),
-        "How many checkpoints may fail one after the other. If one more fails, the job fails.",
+        "How many checkpoints in a row may fail. If one more fails, the job fails.",
     ),
     Setting(
         "checkpoint.retained",
@@ -140,8 +140,8 @@ SETTINGS: tuple[Setting, ...] = (
         "lineage_max_sets",
         "20",
         count(1, 10_000),
-        "The state of a stage is read from several sets of rows, one for each checkpoint that "
-        "changed it. This is how many there may be: if there are more, small ones are merged.",
+        "From how many sets of rows the state of a stage may have to be read. Each checkpoint "
+        "that changes the state adds one; if there are more than this, small ones are merged.",
     ),
     Setting(
         "savepoint.timeout",
@@ -236,8 +236,8 @@ SETTINGS: tuple[Setting, ...] = (
         "restart_attempts",
         "3",
         count(0, 1_000_000),
-        "How often a query that dies is started again, one time after the other. If it dies "
-        "once more, the job fails.",
+        "How many times in a row a query that dies is started again. If it dies once more, the "
+        "job fails.",
     ),
     Setting(
         "restart.initial-delay",
@@ -265,7 +265,6 @@ SETTINGS: tuple[Setting, ...] = (
         "restart_reset_after_ms",
         "10min",
         duration_ms,
-        "A query that has run for this long is taken for well: its restarts are counted from "
-        "the first again.",
+        "After a query has run for this long, its restarts are counted from the first again.",
     ),
 )
