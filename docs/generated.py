@@ -1,7 +1,8 @@
 """Writes what the docs take from elsewhere.
 
-State diagrams, the settings and the reasons of failure from the code, the picture of the packages
-from the import contracts, figures from what benchmarks left in ``docs/figures``. ``python
+State diagrams, the settings and the reasons of failure from the code, the reference from its
+docstrings, the picture of the packages from the import contracts, figures from what benchmarks left
+in ``docs/figures``. ``python
 docs/generated.py`` rewrites the ``<!-- generated NAME -->`` blocks in place; a test fails while
 they differ from the code.
 """
@@ -9,6 +10,7 @@ they differ from the code.
 from __future__ import annotations
 
 import configparser
+import inspect
 import json
 import re
 import statistics
@@ -16,14 +18,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import absflow
+from absflow.job import Job
 from absflow.protocol.alignment import INPUT_TRANSITIONS
 from absflow.protocol.alignment_state import InputStatus
 from absflow.protocol.checkpoints import FactKind, FailureReason
 from absflow.protocol.coordinator.pending import PHASE_TRANSITIONS, Phase
 from absflow.settings.catalog import PREFIX, SETTINGS, Setting
+from absflow.spark.control.progress import Progress, RetentionProgress, StageProgress
+from absflow.spark.control.run import Run
 
 _NAMES = (
     "../README.md",
+    "api.md",
     "benchmarks.md",
     "concepts.md",
     "internals.md",
@@ -32,6 +39,9 @@ _NAMES = (
 )
 PAGES = tuple((Path(__file__).parent / name).resolve() for name in _NAMES)
 FIGURES = json.loads((Path(__file__).parent / "figures" / "figures.json").read_text())
+
+# Their methods are those of `Sink`.
+_CALLED_BY_ABSFLOW = (absflow.DeltaSink, absflow.ForeachBatchSink)
 
 _PROMISES = ("guarantee", "a checkpoint every")
 _MADE = "{:,} uniform keys, generated and forgotten"
@@ -61,6 +71,7 @@ def generated(text: str) -> str:
         "reasons": _table(["reason", "counts as a failure", "meaning"], _reason_rows()),
         **{name: _figures(name) for name in FIGURES},
         **{block: _speed(*given) for block, given in _SPEEDS.items() if given[0] in FIGURES},
+        "api": _api(),
         "wings": "\n".join(["```mermaid", "flowchart TD", *_wing_lines(), "```"]),
     }
     for name, block in blocks.items():
@@ -140,6 +151,59 @@ def _default(setting: Setting) -> str:
 
 def _reason_rows() -> list[list[str]]:
     return [[r.code, "yes" if r.counted else "no", r.sentence] for r in FailureReason]
+
+
+def _api() -> str:
+    """Every public class and function, by its signature and docstrings; errors come last."""
+    given = [getattr(absflow, name) for name in absflow.__all__]
+    errors = [o for o in given if inspect.isclass(o) and issubclass(o, Exception)]
+    others = [o for o in given if o not in errors and o is not Job]
+    made = [Run, Progress, StageProgress, RetentionProgress]
+    return "\n\n".join(
+        [_described(o) for o in (Job, *made, *others)]
+        + ["## Errors"]
+        + [f"`{o.__name__}`: {_prose(inspect.getdoc(o) or '')}" for o in errors]
+    )
+
+
+def _described(thing: Any) -> str:
+    """A class with its public methods, or a function."""
+    if inspect.isfunction(thing):
+        return _member("##", thing.__name__, thing)
+    members = [
+        _member("###", f"{thing.__name__}.{name}", member)
+        for name, member in vars(thing).items()
+        if not name.startswith("_")
+        and (inspect.isfunction(member) or isinstance(member, property))
+        and thing not in _CALLED_BY_ABSFLOW
+    ]
+    return "\n\n".join([f"## {thing.__name__}", _prose(inspect.getdoc(thing) or ""), *members])
+
+
+def _member(level: str, name: str, member: Any) -> str:
+    if inspect.isfunction(member):
+        given = inspect.signature(member).parameters.values()
+        shown = [p.replace(annotation=p.empty) for p in given if p.name != "self"]
+        name += str(inspect.Signature(shown))
+    return f"{level} `{name}`\n\n{_prose(inspect.getdoc(member) or '')}"
+
+
+def _prose(docstring: str) -> str:
+    """A docstring as Markdown: sections become lists, roles and literals become code."""
+    text = re.sub(r":\w+:`([^`]+)`", r"`\1`", docstring).replace("``", "`").replace("::\n", ":\n")
+    lines = []
+    section = False
+    for line in text.splitlines():
+        if title := re.fullmatch(r"(Args|Attributes|Returns|Raises):", line):
+            section = True
+            lines += [f"*{title[1].replace('Args', 'Arguments')}*", ""]
+        elif section and (item := re.fullmatch(r"    (\w+): (.*)", line)):
+            lines.append(f"- `{item[1]}`: {item[2]}")
+        elif section:
+            lines.append(f"  {line.strip()}" if lines[-1] else line.strip())
+        else:
+            lines.append(line)
+    return "\n".join(line.rstrip() for line in lines).strip()
 
 
 def _figures(name: str) -> str:

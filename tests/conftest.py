@@ -24,6 +24,7 @@ SECOND = {
     "test_documented.py",
     "test_drivers_at_once.py",
     "test_fencing.py",
+    "test_new_job.py",
     "test_odd_columns.py",
     "test_restore_program.py",
     "test_row_order.py",

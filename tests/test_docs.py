@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib.util
 import json
 import re
@@ -36,7 +37,7 @@ def test_the_generated_parts_are_those_of_the_code(generated: ModuleType) -> Non
     assert [generated.generated(text) for text in texts] == texts
     names = re.findall(r"<!-- generated (\w+) -->", "".join(texts))
     figures = json.loads((ROOT / "docs" / "figures" / "figures.json").read_text())
-    own = ["checkpoint", "input", "reasons", "settings", "speed", "speed_generated", "wings"]
+    own = ["api", "checkpoint", "input", "reasons", "settings", "speed", "speed_generated", "wings"]
     assert sorted(names) == sorted([*own, *figures])
 
 
@@ -50,6 +51,26 @@ def test_links_lead_somewhere() -> None:
     ]
     assert len(links) > 8
     assert [(p.name, t) for p, t in links if not (p.parent / t).exists()] == []
+
+
+def test_the_readme_has_the_versions_of_setup_cfg() -> None:
+    """Its matrix says what is pinned, and what is the least."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg", encoding="utf-8")
+    wanted = config["options"]["install_requires"]
+    (spark,) = re.findall(r"^pyspark==(.+)$", wanted, re.MULTILINE)
+    (delta,) = re.findall(r"^delta-spark==(.+)$", wanted, re.MULTILINE)
+    (pandas,) = re.findall(r"^pandas>=([\d.]+),<3$", wanted, re.MULTILINE)
+    (pyarrow,) = re.findall(r"^pyarrow>=(\d+)$", wanted, re.MULTILINE)
+    python = config["options"]["python_requires"].removeprefix(">=")
+    text = (ROOT / "README.md").read_text()
+    for line in (
+        f"| Python | {python} or newer |",
+        f"| Spark | {spark}; another is refused at the start |",
+        f"| Delta | {delta}; another is refused at the start |",
+        f"| pandas, pyarrow | {pandas} up to, but not, 3; {pyarrow} or newer |",
+    ):
+        assert line in text
 
 
 @pytest.mark.parametrize(

@@ -287,6 +287,14 @@ def test_the_cluster_runs_the_pinned_versions():
     assert versions["delta"] == f"io.delta:delta-spark_{short}_2.13:{delta}"
 
 
+def test_what_a_session_is_started_with_has_the_pinned_versions():
+    """The jar in conf/absflow.conf and in what `absflow new` writes is the one of setup.cfg."""
+    keys = importlib.import_module("absflow.settings.session_keys").SESSION_KEYS
+    (jar,) = [key.value for key in keys if key.name == "spark.jars.packages"]
+    short = ".".join(pins()["pyspark"].split(".")[:2])
+    assert jar == f"io.delta:delta-spark_{short}_2.13:{pins()['delta-spark']}"
+
+
 def test_docker_compose_accepts_the_file():
     """Docker's own reader finds no fault in docker-compose.yml, and sees all four services."""
     command = compose_command()

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 
 from absflow.cli import asking, documents, submit, tables
+from absflow.cli.new_command import new_command
 from absflow.cli.options import (
     STORAGE_SETTING,
     STORAGE_VARIABLE,
@@ -111,6 +112,7 @@ def show(
                 console.print(table)
 
 
+absflow.add_command(new_command)
 absflow.add_command(verify_command)
 
 

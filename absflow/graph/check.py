@@ -20,9 +20,26 @@ from absflow.graph.columns import check_channel, check_input, check_output, chec
 from absflow.graph.description import _text
 from absflow.graph.nodes import Graph, SinkNode, SourceNode, StageNode
 
-__all__ = ["check"]
+__all__ = ["check", "check_name"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse what a job, source, stage or sink cannot be called.
+
+    Args:
+        what: which of them it is.
+        name: its name.
+
+    Raises:
+        GraphError: with what a name may be.
+    """
+    if not _NAME.fullmatch(name):
+        raise GraphError(
+            f"{what} name {name!r} is not a letter followed by up to 63 letters, digits, - "
+            "and _; names become parts of paths and tables"
+        )
 
 
 def check(
@@ -129,11 +146,7 @@ def _check_names(
     named = [("job", job)] + [("source", s.name) for s in sources]
     named += [("stage", s.name) for s in stages] + [("sink", s.name) for s in sinks]
     for what, name in named:
-        if not _NAME.fullmatch(name):
-            raise GraphError(
-                f"{what} name {name!r} is not a letter followed by up to 63 letters, digits, - "
-                "and _; names become parts of paths and tables"
-            )
+        check_name(what, name)
     if not stages:
         raise GraphError(f"job {job!r} has no stage; declare one with job.stage(...)")
     seen: dict[str, str] = {}

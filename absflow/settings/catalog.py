@@ -35,7 +35,7 @@ class Setting:
         field: the attribute of :class:`Settings`.
         default: as text; None if it must be given.
         parse: turns text into the value; raises ValueError with what is expected.
-        doc: one sentence for ``conf/absflow.conf`` and the docs.
+        doc: what it does, for ``conf/absflow.conf`` and the docs.
         example: a value to show where the default is empty, which means that it is not set.
     """
 
@@ -53,157 +53,166 @@ SETTINGS: tuple[Setting, ...] = (
         "storage_path",
         None,
         path,
-        "Storage root of the job: all its tables and working directories lie below it.",
+        "The storage root of the job, below which all of its tables and working directories lie.",
     ),
     Setting(
         "key-groups",
         "key_groups",
         "128",
         count(1, 32_768),
-        "Key groups of every stage: the unit of state and of parallelism; fixed for an attempt.",
+        "Into how many key groups every stage divides its keys. A key group is the unit of "
+        "state and of parallelism. It changes only at a restore.",
     ),
     Setting(
         "edges",
         "edges",
         "auto",
         one_of("auto", "channel", "direct"),
-        "auto: two stages run in one query if the second is the only reader of the first and reads "
-        "nothing else, and the first has no sink; other edges are Delta tables. channel: all edges "
-        "are tables. direct: as auto, but a job with an edge that cannot be direct is refused. "
-        "Fixed for an attempt.",
+        "How rows go from stage to stage. auto: within one query where that is possible, else "
+        "through a Delta table (a channel). It is possible if the second stage reads nothing "
+        "but the first, and nothing else reads the first, no sink either. channel: always "
+        "through a table. direct: always within a query; a job in which that is not possible "
+        "is refused. It changes only at a restore.",
     ),
     Setting(
         "checkpoint.interval",
         "checkpoint_interval_ms",
         "10s",
         positive_duration_ms,
-        "From one trigger to the next.",
+        "The time from the start of one checkpoint to the start of the next.",
     ),
     Setting(
         "checkpoint.timeout",
         "checkpoint_timeout_ms",
         "10min",
         positive_duration_ms,
-        "A checkpoint that is older is aborted (EXPIRED).",
+        "How long a checkpoint may take. One that takes longer is aborted, with the reason "
+        "EXPIRED.",
     ),
     Setting(
         "checkpoint.mode",
         "checkpoint_mode",
         "aligned",
         one_of("aligned", "unaligned"),
-        "aligned: a stage waits for the barriers of all its inputs. unaligned: a checkpoint "
-        "overtakes what is in flight, which becomes part of it. Savepoints are always aligned.",
+        "aligned: a stage waits until the barrier has come on all of its inputs. unaligned: a "
+        "checkpoint overtakes the rows in flight, and they become part of it. Savepoints are "
+        "always aligned.",
     ),
     Setting(
         "checkpoint.aligned-timeout",
         "checkpoint_aligned_timeout_ms",
         "30s",
         duration_or_never,
-        "In mode aligned: a checkpoint that is older than this overtakes; never: none does.",
+        "In mode aligned: a checkpoint that takes longer than this overtakes the rows in "
+        "flight. never: it goes on waiting.",
     ),
     Setting(
         "checkpoint.min-pause",
         "checkpoint_min_pause_ms",
         "0s",
         duration_ms,
-        "From a completed checkpoint to the next trigger, at least.",
+        "The least time between the end of a checkpoint and the start of the next.",
     ),
     Setting(
         "checkpoint.max-concurrent",
         "checkpoint_max_concurrent",
         "1",
         count(1, 64),
-        "Checkpoints that may be pending at once.",
+        "How many checkpoints may be under way at once.",
     ),
     Setting(
         "checkpoint.tolerable-failed",
         "checkpoint_tolerable_failed",
         "3",
         count(0, 1_000_000),
-        "Failed checkpoints in a row that are tolerated; one more fails the job.",
+        "How many checkpoints in a row may fail. If one more fails, the job fails.",
     ),
     Setting(
         "checkpoint.retained",
         "checkpoint_retained",
         "100",
         count(1, 1_000_000),
-        "How many completed checkpoints are kept. Savepoints do not count, and stay until deleted.",
+        "How many completed checkpoints are kept. Savepoints do not count; they stay until you "
+        "delete them.",
     ),
     Setting(
         "lineage.max-sets",
         "lineage_max_sets",
         "20",
         count(1, 10_000),
-        "The most sets that a stage's state is read from; of more, retention merges small ones.",
+        "From how many sets of rows the state of a stage may have to be read. Each checkpoint "
+        "that changes the state adds one; if there are more than this, small ones are merged.",
     ),
     Setting(
         "savepoint.timeout",
         "savepoint_timeout_ms",
         "1h",
         positive_duration_ms,
-        "A savepoint that is older is aborted (EXPIRED).",
+        "How long a savepoint may take. One that takes longer is aborted, with the reason EXPIRED.",
     ),
     Setting(
         "savepoint.on-sigterm",
         "savepoint_on_sigterm",
         "false",
         flag,
-        "On SIGTERM the driver takes a savepoint and stops with it.",
+        "Whether a driver that gets SIGTERM takes a savepoint before it stops.",
     ),
     Setting(
         "alignment.max-held",
         "alignment_max_held_bytes",
         "256MiB",
         size_bytes,
-        "If a stage holds more rows than this for a checkpoint, the checkpoint overtakes. A "
-        "savepoint is aborted instead (HELD_TOO_MUCH), and so is any if "
-        "checkpoint.aligned-timeout is never.",
+        "How much a stage may hold back of its other inputs while it waits for a barrier. A "
+        "checkpoint that needs more overtakes. A savepoint is aborted instead, with the reason "
+        "HELD_TOO_MUCH; so is every checkpoint if checkpoint.aligned-timeout is never.",
     ),
     Setting(
         "state.max-inline",
         "state_max_inline_bytes",
         "32KiB",
         size_bytes,
-        "A key group with more state than this has it in files below the storage root, if that is "
-        "a directory; with less, in Spark's state store.",
+        "A key group with less state than this keeps it in Spark's state store. One with more "
+        "keeps it in files below the storage root, if that is a directory on every machine.",
     ),
     Setting(
         "page.max-bytes",
         "page_max_bytes",
         "1MiB",
         page_bytes,
-        "Rows and state travel in pages of at most so many bytes; a larger row has a page of its "
-        "own. Memory of a worker is a few dozen pages.",
+        "Rows and state travel in pages of at most this size; a larger row has a page of its "
+        "own. A Python worker needs memory for a few dozen pages.",
     ),
     Setting(
         "channel.max-bytes-per-trigger",
         "channel_max_bytes_per_trigger",
         "64MiB",
         size_bytes,
-        "About how much of a channel one micro-batch of its consumer reads.",
+        "About how much of a channel a stage reads in one micro-batch.",
     ),
     Setting(
         "channel.max-backlog",
         "channel_max_backlog_bytes",
         "unlimited",
         size_or_unlimited,
-        "A stage begins no micro-batch while a consumer has more than this of its channel unread, "
-        "but for the batches that a pending checkpoint needs; unlimited: it never waits.",
+        "How much of a stage's channel may be unread. While more is, the stage waits, and "
+        "begins only the micro-batches that a checkpoint under way needs. unlimited: it never "
+        "waits.",
     ),
     Setting(
         "trigger.interval",
         "trigger_interval_ms",
         "0s",
         duration_ms,
-        "Processing-time trigger of every stage; 0s starts a batch as soon as the last is done.",
+        "The time from the start of one micro-batch to the start of the next. 0s: the next "
+        "begins as soon as the last is done.",
     ),
     Setting(
         "restore.from",
         "restore_from",
         "",
         restore_target,
-        "Begin a new attempt with this checkpoint, at every start: latest, ID, or PATH#ID of "
-        "another storage root. Not set: go on where the last driver stopped.",
+        "Begin with this checkpoint, at every start: latest, a number, or PATH#NUMBER for one "
+        "of another storage root. Not set: go on where the last driver stopped.",
         example="latest",
     ),
     Setting(
@@ -211,15 +220,15 @@ SETTINGS: tuple[Setting, ...] = (
         "restore_allow_dropped_state",
         "false",
         flag,
-        "Allow a restore that drops the state of stages which the job no longer has.",
+        "Whether a restore may drop the state of stages that the job does not have any more.",
     ),
     Setting(
         "restore.plan",
         "restore_plan",
         "",
         str.strip,
-        "A file of the driver's machine: write there (JSON) what a start would restore, change "
-        "nothing, and end the program.",
+        "Do not start. Write what a start would restore into this file on the driver's "
+        "machine, as JSON, and end the program.",
         example="plan.json",
     ),
     Setting(
@@ -227,34 +236,35 @@ SETTINGS: tuple[Setting, ...] = (
         "restart_attempts",
         "3",
         count(0, 1_000_000),
-        "How often in a row a stage's dead query is started again before the job fails.",
+        "How many times in a row a query that dies is started again. If it dies once more, the "
+        "job fails.",
     ),
     Setting(
         "restart.initial-delay",
         "restart_initial_delay_ms",
         "1s",
         duration_ms,
-        "Wait before the first restart.",
+        "How long to wait before the first restart of a query.",
     ),
     Setting(
         "restart.max-delay",
         "restart_max_delay_ms",
         "1min",
         duration_ms,
-        "Longest wait before a restart.",
+        "The longest wait before a restart.",
     ),
     Setting(
         "restart.multiplier",
         "restart_multiplier",
         "2",
         factor,
-        "Each wait is this many times the last.",
+        "How many times longer each wait is than the one before.",
     ),
     Setting(
         "restart.reset-after",
         "restart_reset_after_ms",
         "10min",
         duration_ms,
-        "After a run as long as this, a query's restarts are counted from the first again.",
+        "After a query has run for this long, its restarts are counted from the first again.",
     ),
 )

@@ -11,6 +11,7 @@ from absflow.errors import SettingsError
 from absflow.protocol.recovery.attempts import RestoreTarget
 from absflow.protocol.restarts import RestartPolicy
 from absflow.settings.catalog import PREFIX, SETTINGS
+from absflow.settings.session_keys import comment, session_lines
 
 __all__ = ["Settings", "describe"]
 
@@ -102,11 +103,17 @@ def _unknown(name: str, known: set[str]) -> str:
 def describe() -> str:
     """The text of ``conf/absflow.conf``: every setting with its default and what it does."""
     lines = [
-        "# Every setting of absflow with its default; a file for spark-submit --properties-file.",
+        "# A file to start from: spark-submit --properties-file absflow.conf job.py",
+        "",
+        "# ---- What a job needs of Spark and Delta ----",
+        "",
+        *session_lines(local=False),
+        "",
+        "# ---- Every setting of absflow, with its default ----",
         "# Durations: ms, s, min, h, d. Sizes: B, KiB, MiB, GiB.",
     ]
     for setting in SETTINGS:
-        lines += ["", f"# {setting.doc}"]
+        lines += ["", *comment(setting.doc)]
         key = PREFIX + setting.name
         if setting.default is None:
             lines.append(f"# (no default: must be given)\n# {key:<48} /path/of/the/job")
