@@ -31,6 +31,7 @@ from absflow.spark.sources.describe import check_source, describe_source
 from absflow.spark.start.decision import restore_plan_of
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.start.savepoint_writer import write_savepoint
+from absflow.spark.versions import check_versions
 from absflow.spark.worker.per_key import KeyFunction, per_key
 from absflow.storage.root import StorageRoot
 
@@ -181,6 +182,7 @@ class Job:
         """Check everything, then start the job, go on where the last driver left it, or restore.
 
         Raises:
+            VersionError: what runs here, or on the workers, is not what absflow needs.
             SettingsError: a setting is unknown or malformed.
             GraphError: the graph cannot run, or is not the one that the stored state belongs to.
             RestoreError: the checkpoint of ``spark.absflow.restore.from`` cannot be restored.
@@ -202,6 +204,7 @@ class Job:
             None if the start would go on where the last driver stopped, or begin with nothing.
 
         Raises:
+            VersionError: what runs here, or on the workers, is not what absflow needs.
             SettingsError: a setting is unknown or malformed.
             GraphError: the graph cannot run.
             NotFoundError: there is no such checkpoint.
@@ -227,6 +230,7 @@ class Job:
             The savepoint's id.
 
         Raises:
+            VersionError: what runs here, or on the workers, is not what absflow needs.
             StateError: a DataFrame cannot be a stage's state; or the storage root is not new, or
                 has an unfinished restore.
             NotFoundError: there is no such stage with state, or no such checkpoint.
@@ -266,6 +270,7 @@ class Job:
         return Settings.from_conf({k: v for k, v in conf.items() if k.startswith(PREFIX)})
 
     def _checked(self) -> JobSpec:
+        check_versions(self._spark)  # first: what is missing makes the errors of all else
         settings = self._settings()
         graph = check(
             self._name,

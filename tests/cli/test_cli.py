@@ -53,6 +53,7 @@ def by_key(rows):
         ("savepoint", "--help"),
         ("delete", "--help"),
         ("verify", "--help"),
+        ("doctor", "--help"),
     ],
     ids=" ".join,
 )
