@@ -33,6 +33,7 @@ from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.start.savepoint_writer import write_savepoint
 from absflow.spark.versions import check_versions
 from absflow.spark.worker.per_key import KeyFunction, per_key
+from absflow.spark.worker.sendable import check_sendable
 from absflow.storage.root import StorageRoot
 
 __all__ = ["AnyProcess", "Job", "Node"]
@@ -280,6 +281,8 @@ class Job:
             settings.key_groups,
             settings.edges,
         )
+        for node in self._stages:
+            check_sendable(node.name, _called(node))
         self._check_sinks_and_places(graph, settings)
         return JobSpec(graph, settings, self._frames, self._targets)
 
@@ -297,6 +300,16 @@ class Job:
         }
         written = {name: sink.position(self._spark)[0] for name, sink in self._targets.items()}
         check_places(root.layout.root, read, {n: path for n, path in written.items() if path})
+
+
+def _called(node: StageNode) -> dict[str, Callable[..., Any]]:
+    """The functions of a stage that run on workers, by what they are in words."""
+    functions: dict[str, Callable[..., Any]] = {
+        f"input {given!r}": function for given, function in node.process.items()
+    }
+    if node.upgrade.migrate is not None:
+        functions["migrate"] = node.upgrade.migrate
+    return functions
 
 
 def _functions(

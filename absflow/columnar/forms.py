@@ -13,6 +13,7 @@ It is the easiest to write, and costs microseconds a row where a columnar one co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import update_wrapper
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ def on_pandas(function: Process) -> Process:
         rows, state = (table.to_pandas(types_mapper=_NULLABLE.get) for table in (rows, state))
         return function(rows, state, context)
 
-    return process
+    return update_wrapper(process, function, assigned=(), updated=())
 
 
 def per_row(function: RowFunction) -> Process:
@@ -87,7 +88,7 @@ def per_row(function: RowFunction) -> Process:
             delete=np.array([value is None for value in after], dtype=bool),
         )
 
-    return process
+    return update_wrapper(process, function, assigned=(), updated=())
 
 
 def state_rows(state: pa.Table, changed: Sequence[int], values: pa.Table) -> pa.Table:

@@ -126,6 +126,16 @@ class JobLoop:
     # -- for callers --------------------------------------------------------------------------
 
     @property
+    def job(self) -> str:
+        """The job's name."""
+        return self._graph.job
+
+    @property
+    def runs(self) -> bool:
+        """Whether it was started, and has not ended."""
+        return self._thread.is_alive() and not self.done.is_set()
+
+    @property
     def finished_checkpoint(self) -> int | None:
         """The checkpoint that holds all input, once every (bounded) source has been read."""
         return self._coordinator.finished_checkpoint

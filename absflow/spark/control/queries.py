@@ -125,11 +125,12 @@ class Queries:
         failed = self._failure(event.error)
         if delay is None:
             raise JobFailedError(
-                f"job {self._job!r} gave up: the query of {query.title} died "
-                f"after {query.restarts.in_a_row} restarts in a row "
-                f"(spark.absflow.restart.attempts is {policy.attempts}). {failed.remedy}. The last "
-                f"error: {failed.words}"
-            ) from (failed.damage or cause)
+                failed.at_end(
+                    f"job {self._job!r} gave up: the query of {query.title} died "
+                    f"after {query.restarts.in_a_row} restarts in a row "
+                    f"(spark.absflow.restart.attempts is {policy.attempts})"
+                )
+            ) from (failed.cause or cause)
         _LOG.warning("%s died, restart in %d ms: %s", query.title, delay, failed.words)
         query.restart_at_ms = now + delay
 

@@ -16,6 +16,7 @@ Spark's own conversions, so that the function meets the very values that it is u
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import update_wrapper
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -130,7 +131,7 @@ def per_key(function: KeyFunction, time_zone: str) -> Process:
             delete=np.array([of_key.removed for of_key in states], dtype=bool),
         )
 
-    return process
+    return update_wrapper(process, function, assigned=(), updated=())
 
 
 def _localized(table: pa.Table, time_zone: str) -> pa.Table:
