@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType, _parse_datatype_string
 
-from absflow.columnar.forms import RowFunction, on_pandas, per_row
+from absflow.columnar.forms import RowFunction, can_take, on_pandas, per_row
 from absflow.columnar.process import Process
 from absflow.columnar.restore_packer import Migration
 from absflow.errors import AbsflowError, GraphError
@@ -38,14 +38,14 @@ from absflow.storage.root import StorageRoot
 
 __all__ = ["AnyProcess", "Job", "Node"]
 
-AnyProcess = Process | RowFunction | KeyFunction
+AnyProcess: TypeAlias = "Process | RowFunction | KeyFunction"
 
-# What a process function is called with, by its form.
+# What a process function may be called with, by its form.
 _ARGUMENTS = {
-    "arrow": ("rows", "state", "context"),
-    "pandas": ("rows", "state", "context"),
-    "per-key": ("key", "frames", "state"),
-    "per-row": ("state", "row"),
+    "arrow": ["rows, state, context"],
+    "pandas": ["rows, state, context"],
+    "per-key": ["key, frames, state", "key, frames, state, context"],
+    "per-row": ["state, row", "state, row, context"],
 }
 
 
@@ -130,7 +130,8 @@ class Job:
                 (:mod:`absflow.columnar.process`); "pandas": columnar on pandas frames; "per-key":
                 written for ``applyInPandasWithState`` (:mod:`absflow.spark.worker.per_key`);
                 "per-row":
-                ``(state, row) -> (state, outputs)`` (:func:`absflow.columnar.forms.per_row`).
+                ``(state, row) -> (state, outputs)`` (:func:`absflow.columnar.forms.per_row`). The
+                latter two are given the context, too, if they need one argument more.
             renamed_from: for a restore: the stage's name in the checkpoint.
             defaults: for a restore: what the keys in the checkpoint get in state columns that are
                 new, by column; None stands for null.
@@ -331,19 +332,15 @@ def _functions(
                 f"stage {stage!r}: the process function of {name!r} is a "
                 f"{type(function).__name__}, which cannot be called"
             )
-        expected = _ARGUMENTS[form]
-        try:
-            inspect.signature(function).bind(*expected)
-        except TypeError:
+        ways = _ARGUMENTS[form]
+        if not any(can_take(function, len(way.split(", "))) for way in ways):
             raise GraphError(
                 f"stage {stage!r}: the process function of {name!r} is "
                 f"{getattr(function, '__name__', type(function).__name__)}"
                 f"{inspect.signature(function)}, but one of form {form!r} is called with "
-                f"({', '.join(expected)}); say which form it has, stage(..., form=...): "
+                f"({') or ('.join(ways)}); say which form it has, stage(..., form=...): "
                 f"{', '.join(map(repr, _ARGUMENTS))}"
-            ) from None
-        except ValueError:
-            pass  # some of C's have no signature; a call will show
+            )
     return functions
 
 
