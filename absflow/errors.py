@@ -16,7 +16,7 @@
     ├── SavepointFailedError             a savepoint that was asked for did not complete
     ├── DeletionError                    checkpoints cannot be deleted as asked
     ├── StateError (ValueError)          a DataFrame cannot be the state of a savepoint
-    ├── VersionError                     absflow does not know the internals of this Spark or Delta
+    ├── VersionError                     what absflow needs is not installed, or of another version
     ├── ReplayMismatchError              a replayed batch is not what was committed before
     └── JobFailedError                   the job gave up; the cause is chained
         └── FencedError                  a newer driver of the job took over
@@ -117,4 +117,4 @@ class FencedError(JobFailedError):
 
 
 class VersionError(AbsflowError):
-    """Spark, Delta or Java are of a version that absflow does not know; nothing was read."""
+    """Something that absflow needs is not installed, or of another version; nothing was read."""

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType, _parse_datatype_string
 
-from absflow.columnar.forms import RowFunction, on_pandas, per_row
+from absflow.columnar.forms import RowFunction, can_take, on_pandas, per_row
 from absflow.columnar.process import Process
 from absflow.columnar.restore_packer import Migration
 from absflow.errors import AbsflowError, GraphError
@@ -31,19 +31,21 @@ from absflow.spark.sources.describe import check_source, describe_source
 from absflow.spark.start.decision import restore_plan_of
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.start.savepoint_writer import write_savepoint
+from absflow.spark.versions import check_versions
 from absflow.spark.worker.per_key import KeyFunction, per_key
+from absflow.spark.worker.sendable import check_sendable
 from absflow.storage.root import StorageRoot
 
 __all__ = ["AnyProcess", "Job", "Node"]
 
-AnyProcess = Process | RowFunction | KeyFunction
+AnyProcess: TypeAlias = "Process | RowFunction | KeyFunction"
 
-# What a process function is called with, by its form.
+# What a process function may be called with, by its form.
 _ARGUMENTS = {
-    "arrow": ("rows", "state", "context"),
-    "pandas": ("rows", "state", "context"),
-    "per-key": ("key", "frames", "state"),
-    "per-row": ("state", "row"),
+    "arrow": ["rows, state, context"],
+    "pandas": ["rows, state, context"],
+    "per-key": ["key, frames, state", "key, frames, state, context"],
+    "per-row": ["state, row", "state, row, context"],
 }
 
 
@@ -128,7 +130,8 @@ class Job:
                 (:mod:`absflow.columnar.process`); "pandas": columnar on pandas frames; "per-key":
                 written for ``applyInPandasWithState`` (:mod:`absflow.spark.worker.per_key`);
                 "per-row":
-                ``(state, row) -> (state, outputs)`` (:func:`absflow.columnar.forms.per_row`).
+                ``(state, row) -> (state, outputs)`` (:func:`absflow.columnar.forms.per_row`). The
+                latter two are given the context, too, if they need one argument more.
             renamed_from: for a restore: the stage's name in the checkpoint.
             defaults: for a restore: what the keys in the checkpoint get in state columns that are
                 new, by column; None stands for null.
@@ -181,6 +184,7 @@ class Job:
         """Check everything, then start the job, go on where the last driver left it, or restore.
 
         Raises:
+            VersionError: what runs here, or on the workers, is not what absflow needs.
             SettingsError: a setting is unknown or malformed.
             GraphError: the graph cannot run, or is not the one that the stored state belongs to.
             RestoreError: the checkpoint of ``spark.absflow.restore.from`` cannot be restored.
@@ -202,6 +206,7 @@ class Job:
             None if the start would go on where the last driver stopped, or begin with nothing.
 
         Raises:
+            VersionError: what runs here, or on the workers, is not what absflow needs.
             SettingsError: a setting is unknown or malformed.
             GraphError: the graph cannot run.
             NotFoundError: there is no such checkpoint.
@@ -227,6 +232,7 @@ class Job:
             The savepoint's id.
 
         Raises:
+            VersionError: what runs here, or on the workers, is not what absflow needs.
             StateError: a DataFrame cannot be a stage's state; or the storage root is not new, or
                 has an unfinished restore.
             NotFoundError: there is no such stage with state, or no such checkpoint.
@@ -266,6 +272,7 @@ class Job:
         return Settings.from_conf({k: v for k, v in conf.items() if k.startswith(PREFIX)})
 
     def _checked(self) -> JobSpec:
+        check_versions(self._spark)  # first: what is missing makes the errors of all else
         settings = self._settings()
         graph = check(
             self._name,
@@ -275,6 +282,8 @@ class Job:
             settings.key_groups,
             settings.edges,
         )
+        for node in self._stages:
+            check_sendable(node.name, _called(node))
         self._check_sinks_and_places(graph, settings)
         return JobSpec(graph, settings, self._frames, self._targets)
 
@@ -292,6 +301,16 @@ class Job:
         }
         written = {name: sink.position(self._spark)[0] for name, sink in self._targets.items()}
         check_places(root.layout.root, read, {n: path for n, path in written.items() if path})
+
+
+def _called(node: StageNode) -> dict[str, Callable[..., Any]]:
+    """The functions of a stage that run on workers, by what they are in words."""
+    functions: dict[str, Callable[..., Any]] = {
+        f"input {given!r}": function for given, function in node.process.items()
+    }
+    if node.upgrade.migrate is not None:
+        functions["migrate"] = node.upgrade.migrate
+    return functions
 
 
 def _functions(
@@ -313,19 +332,15 @@ def _functions(
                 f"stage {stage!r}: the process function of {name!r} is a "
                 f"{type(function).__name__}, which cannot be called"
             )
-        expected = _ARGUMENTS[form]
-        try:
-            inspect.signature(function).bind(*expected)
-        except TypeError:
+        ways = _ARGUMENTS[form]
+        if not any(can_take(function, len(way.split(", "))) for way in ways):
             raise GraphError(
                 f"stage {stage!r}: the process function of {name!r} is "
                 f"{getattr(function, '__name__', type(function).__name__)}"
                 f"{inspect.signature(function)}, but one of form {form!r} is called with "
-                f"({', '.join(expected)}); say which form it has, stage(..., form=...): "
+                f"({') or ('.join(ways)}); say which form it has, stage(..., form=...): "
                 f"{', '.join(map(repr, _ARGUMENTS))}"
-            ) from None
-        except ValueError:
-            pass  # some of C's have no signature; a call will show
+            )
     return functions
 
 

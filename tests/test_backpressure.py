@@ -53,7 +53,7 @@ STAGES = {
 
 
 def done(*ends: str | None, start_ms: int = 0, end_ms: int = 0) -> BatchDone:
-    return BatchDone("", 0, 0, 0.0, start_ms, end_ms, ends, ())
+    return BatchDone("", 0, (0,), start_ms, end_ms, ends, ())
 
 
 class Job:

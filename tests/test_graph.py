@@ -138,6 +138,13 @@ def test_a_sink_of_no_stage_is_refused() -> None:
         checked(stage("x", "a"), sinks="a")
 
 
+def test_a_sink_with_the_name_of_a_stage_is_refused() -> None:
+    """Its message says what to do."""
+    sinks = [SinkNode("x", "x")]
+    with pytest.raises(GraphError, match=r"sink 'x' has the name of a stage; .*; rename one"):
+        check("job", [SourceNode("a", ROWS)], [stage("x", "a")], sinks, 4, edges="channel")
+
+
 def test_keys_of_all_inputs_have_one_type() -> None:
     """Else equal keys would not meet."""
     wide = pa.schema([("k", pa.int64()), ("v", pa.int64())])

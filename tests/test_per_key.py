@@ -39,6 +39,18 @@ def total(key, frames, state):
     yield pd.DataFrame({"k": [key[0]], "total": [frame["v"].sum()]})
 
 
+def test_a_function_that_needs_it_is_given_the_context():
+    """Behind the state; all keys of a call have the same."""
+
+    def stamped(key, frames, state, context):
+        state.update((context.time_ms, context.input))
+        yield pd.DataFrame({"k": [key[0]], "total": [context.key_group]})
+
+    processed = run(stamped)
+    assert [row["total"] for row in processed.output.to_pylist()] == [17] * 3
+    assert set(live(processed.state).values()) == {(MADE.time_ms, "flights")}
+
+
 def test_state_and_output_of_each_key():
     """A frame with the key's rows, its state or none; what it yields, in the order of the keys."""
     processed = run(total)

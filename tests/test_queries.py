@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -27,15 +28,15 @@ def progress(
     batch: int, *, ran: bool = True, start: object = None, run: str = ""
 ) -> dict[str, Any]:
     """As Spark has it of a query's newest trigger, over one source."""
-    source = {"startOffset": start, "endOffset": END, "latestOffset": None}
+    source = {"startOffset": start, "endOffset": END, "latestOffset": None, "numInputRows": 10}
+    control = {"startOffset": END, "endOffset": END, "latestOffset": None, "numInputRows": 7}
     took = {"latestOffset": 1, "triggerExecution": 5} | ({"addBatch": 3} if ran else {})
     return {
         "runId": run,
         "batchId": batch,
         "timestamp": "2026-01-01T00:00:00.000Z",
-        "numInputRows": 10,
         "durationMs": took,
-        "sources": [source],
+        "sources": [source, control],
     }
 
 
@@ -68,6 +69,9 @@ class Query:
         self.run_id, self.started_ms, self.starts = "", 0, 0
         self.dead: str | None = None
         self.newest: dict[str, Any] | None = None
+
+    def rows_of(self, batch: BatchDone) -> int:
+        return sum(batch.rows[: len(self.first.inputs)])
 
     def start(self) -> None:
         self.starts += 1
@@ -119,8 +123,11 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return watched
 
 
-def test_a8_a_death_by_event_and_by_look_leads_to_one_restart(watched: Watched) -> None:
-    """In any order, and however often it comes."""
+def test_a8_a_death_by_event_and_by_look_leads_to_one_restart(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In any order, and however often it comes; the restart is said."""
+    caplog.set_level(logging.INFO, logger="absflow")
     for starts in (2, 3):
         watched.query.dead = "boom"
         event = QueryDied(watched.query.run_id, "boom")
@@ -130,6 +137,10 @@ def test_a8_a_death_by_event_and_by_look_leads_to_one_restart(watched: Watched) 
             watched.watch.died(event)
         watched.look()
         assert (watched.query.starts, watched.backpressure.deaths) == (starts, starts - 1)
+        assert caplog.messages[-2:] == [
+            "stage 'left' died, restart in 100 ms: boom",
+            "stage 'left' restarted",
+        ]
         watched.watch.died(event)
     watched.query.dead = "boom"
     (seen,) = watched.look()
@@ -158,12 +169,20 @@ def test_a8_progress_that_was_seen_counts_once(watched: Watched) -> None:
     assert watched.query.progress.batch_id == -1
     watched.query.newest = progress(6)
     watched.look()
-    assert watched.query.progress == StageProgress(4, 10, 0.0)
+    assert watched.query.progress == StageProgress(4, 10, 2000.0)
     watched.watch.done(batch_done(progress(4, run=watched.query.run_id)))
-    assert watched.query.progress == StageProgress(4, 10, 0.0)
+    assert watched.query.progress == StageProgress(4, 10, 2000.0)
     watched.watch.done(batch_done(progress(5, run=watched.query.run_id)))
-    assert watched.query.progress == StageProgress(5, 20, 0.0)
+    assert watched.query.progress == StageProgress(5, 20, 2000.0)
     assert watched.backpressure.batches == [4, 5]
+
+
+def test_a_query_without_work_reads_no_rows_a_second(watched: Watched) -> None:
+    """What it has read stays."""
+    watched.watch.done(batch_done(progress(4, run=watched.query.run_id)))
+    assert watched.query.progress == StageProgress(4, 10, 2000.0)
+    watched.watch.idle(QueryIdle(watched.query.run_id))
+    assert watched.query.progress == StageProgress(4, 10, 0.0)
 
 
 @pytest.mark.parametrize("ran", [True, False])

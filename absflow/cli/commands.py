@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 
 from absflow.cli import asking, documents, submit, tables
+from absflow.cli.doctor_command import doctor_command
 from absflow.cli.new_command import new_command
 from absflow.cli.options import (
     STORAGE_SETTING,
@@ -114,6 +115,7 @@ def show(
 
 absflow.add_command(new_command)
 absflow.add_command(verify_command)
+absflow.add_command(doctor_command)
 
 
 @absflow.command()

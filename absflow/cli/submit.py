@@ -17,7 +17,7 @@ import click
 from absflow.errors import JobFailedError, NotFoundError
 from absflow.settings.catalog import PREFIX
 
-__all__ = ["become", "options", "plan_of", "spark_submit"]
+__all__ = ["become", "options", "plan_of", "silently", "spark_submit"]
 
 
 def spark_submit() -> str:
@@ -78,6 +78,20 @@ def plan_of(submit: Sequence[str], program: Sequence[str]) -> dict[str, Any]:
         f"there is no plan: {program[0]!r} ended with exit code {running.returncode} before it "
         "came to job.start(); above is what it said last"
     )
+
+
+def silently(command: Sequence[str]) -> str:
+    """Run a command to its end; all that it printed."""
+    done = subprocess.run(
+        list(command),
+        env=_environment(command[0]),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+    return done.stdout
 
 
 def _environment(program: str) -> dict[str, str]:

@@ -7,13 +7,17 @@ function for every row with plain Python values, as Bytewax's ``stateful_map`` d
         n = (state[0] if state else 0) + 1
         return (n,), [(row[0], n)]
 
+and with the :class:`~absflow.columnar.process.Context` if it has a third parameter.
+
 It is the easiest to write, and costs microseconds a row where a columnar one costs nanoseconds.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from functools import update_wrapper
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -21,12 +25,14 @@ import pyarrow as pa
 
 from absflow.columnar.process import Context, Process, Result, check_whole
 
-__all__ = ["RowFunction", "on_pandas", "per_row", "state_rows"]
+__all__ = ["RowFunction", "can_take", "on_pandas", "per_row", "state_rows", "takes_context"]
 
-RowFunction = Callable[
-    ["tuple[Any, ...] | None", "tuple[Any, ...]"],
-    "tuple[tuple[Any, ...] | None, Iterable[tuple[Any, ...]] | None]",
-]
+_Values: TypeAlias = "tuple[Any, ...]"
+_Answer: TypeAlias = "tuple[_Values | None, Iterable[_Values] | None]"
+RowFunction: TypeAlias = (
+    "Callable[[_Values | None, _Values], _Answer] "
+    "| Callable[[_Values | None, _Values, Context], _Answer]"
+)
 
 # Without these a column of integers would be int64 in one batch and, for a null in it, float64 in
 # the next, which cannot hold 2**53 + 1.
@@ -51,7 +57,26 @@ def on_pandas(function: Process) -> Process:
         rows, state = (table.to_pandas(types_mapper=_NULLABLE.get) for table in (rows, state))
         return function(rows, state, context)
 
-    return process
+    return update_wrapper(process, function, assigned=(), updated=())
+
+
+def can_take(function: Callable[..., Any], arguments: int) -> bool:
+    """Whether a function can be called with so many arguments, as far as its signature is known."""
+    try:
+        inspect.signature(function).bind(*range(arguments))
+    except TypeError:
+        return False
+    except ValueError:
+        pass  # some of C's have no signature; a call will show
+    return True
+
+
+def takes_context(function: Callable[..., Any], arguments: int) -> bool:
+    """Whether a function must be given one argument more than so many: the context.
+
+    One that can do without, as with a default of its own there, is called without.
+    """
+    return not can_take(function, arguments) and can_take(function, arguments + 1)
 
 
 def per_row(function: RowFunction) -> Process:
@@ -61,7 +86,13 @@ def per_row(function: RowFunction) -> Process:
     or None if it has none. The function returns the new state (None forgets the key) and an
     iterable of tuples of the output columns (None: nothing to emit). Rows come in the order of
     their input. A key whose state comes back equal has not changed: no checkpoint writes it.
+
+    A function that needs a third argument is given the context of the call that its row is in:
+    all rows of a key group, input and epoch of a micro-batch have one, and draw from one
+    ``random``, in their order.
     """
+    called: Callable[..., Any] = function
+    wants_context = takes_context(function, 2)
 
     def process(rows: pa.Table, state: pa.Table, context: Context) -> Result:
         columns = state.drop_columns(list(context.key))
@@ -70,8 +101,9 @@ def per_row(function: RowFunction) -> Process:
         nested = any(pa.types.is_nested(type_) for type_ in columns.schema.types)
         after = _states(columns, context) if nested else before.copy()
         emitted: list[tuple[Any, ...]] = []
+        more = (context,) if wants_context else ()
         for key, row in zip(context.key_of_row.tolist(), _tuples(rows), strict=True):
-            made = function(after[key], row)
+            made = called(after[key], row, *more)
             if not isinstance(made, tuple) or len(made) != 2:
                 raise TypeError(f"it returned {made!r}, but (state, outputs) is expected")
             after[key], outputs = made
@@ -87,7 +119,7 @@ def per_row(function: RowFunction) -> Process:
             delete=np.array([value is None for value in after], dtype=bool),
         )
 
-    return process
+    return update_wrapper(process, function, assigned=(), updated=())
 
 
 def state_rows(state: pa.Table, changed: Sequence[int], values: pa.Table) -> pa.Table:

@@ -15,12 +15,10 @@ first and last values need no join.
 
 from __future__ import annotations
 
-import traceback
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,6 +28,7 @@ import pyarrow as pa
 
 from absflow.columnar.keys import factorize, locate
 from absflow.columnar.state import KeyedState, Touched
+from absflow.columnar.whereabouts import line_of, line_of_error, trace_of
 from absflow.errors import ProcessError
 
 __all__ = ["Call", "Context", "Frame", "Process", "Processed", "Result", "call"]
@@ -86,7 +85,9 @@ class Context:
 
 Process = Callable[[Any, Any, Context], Result]
 
-_PACKAGE = Path(__file__).parents[1]
+
+class _Misfit(Exception):
+    """What a process function returned is not what its stage declares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +109,9 @@ class Call:
         """Equal for every execution of the same call, different for different calls."""
         return [zlib.crc32(self.stage.encode()), self.key_group, self.batch_id, self.number]
 
-    def __str__(self) -> str:
-        """For error messages."""
-        return f"stage {self.stage!r}, input {self.input!r}, key group {self.key_group}"
+    def at(self, line: str) -> str:
+        """How an error message begins; ``line`` is of the user's file."""
+        return f"stage {self.stage!r}, input {self.input!r}, {line} (key group {self.key_group})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,20 +163,28 @@ def call(process: Process, made: Call, rows: pa.Table, state: KeyedState) -> Pro
         bad = _first_bad(process, made, given)
         key = given.touched.table.select(unique.column_names).slice(bad, 1).to_pylist()[0]
         raise ProcessError(
-            f"{made}: the process function raised {type(error).__name__}: {error}; the first bad "
-            f"row has key {key}. The batch is not committed; mend the function or the row, and "
-            f"start the job again\n{_user_trace(error)}"
+            f"{made.at(line_of_error(error, process))}: the process function raised "
+            f"{type(error).__name__}: {error}; the first bad row has key {key}. The batch is not "
+            f"committed; mend the function or the row, and start the job again\n{trace_of(error)}"
         ) from error
+    try:
+        return _checked(result, made, given.touched, state)
+    except _Misfit as wrong:
+        raise ProcessError(f"{made.at(line_of(process))}: {wrong}") from wrong.__cause__
+
+
+def _checked(result: object, made: Call, touched: Touched, state: KeyedState) -> Processed:
+    """What a call has come to, once it is seen to fit what is declared."""
     if not isinstance(result, Result):
-        raise ProcessError(
-            f"{made}: the process function returned {type(result).__name__}, but an absflow.Result "
+        raise _Misfit(
+            f"the process function returned {type(result).__name__}, but an absflow.Result "
             "is expected; return Result(output=..., state=...), or say what else the function is: "
             'stage(..., form="per-key") or "per-row", or "pandas"'
         )
-    after = _new_state(made, result, given.touched, state)
+    after = _new_state(made.epoch, result, touched, state)
     if result.output is None:
         return Processed(None, after)
-    return Processed(_conform(made, result.output, made.output, "output"), after)
+    return Processed(_conform(result.output, made.output, "output"), after)
 
 
 def _invoke(process: Process, made: Call, given: _Given) -> Result:
@@ -216,58 +225,51 @@ def _raises(process: Process, made: Call, given: _Given) -> bool:
     return False
 
 
-def _user_trace(error: Exception) -> str:
-    """The traceback below absflow's own frames."""
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if _PACKAGE not in Path(frame.filename).parents]
-    return "".join(traceback.format_list(theirs)).rstrip()
-
-
-def _new_state(made: Call, result: Result, touched: Touched, before: KeyedState) -> KeyedState:
+def _new_state(epoch: int, result: Result, touched: Touched, before: KeyedState) -> KeyedState:
     after = before
     given = touched.table.num_rows
     if result.state is not None:
-        rows = _conform(made, result.state, touched.table.schema, "state")
+        rows = _conform(result.state, touched.table.schema, "state")
         names = rows.column_names[: before.keys]
         keys, known = rows.select(names), touched.table.select(names)
         if rows.num_rows == given and keys.equals(known):
             which = np.arange(given)
         else:
             which = locate(keys, known)
-            _check_keys(made, keys, which)
-        after = after.changed(touched, rows, which, made.epoch)
+            _check_keys(keys, which)
+        after = after.changed(touched, rows, which, epoch)
     if result.delete is not None:
         flags = np.asarray(result.delete)
         if flags.dtype != np.bool_ or flags.shape != (given,):
-            raise ProcessError(
-                f"{made}: delete has dtype {flags.dtype} and shape {flags.shape}, but one bool for "
+            raise _Misfit(
+                f"delete has dtype {flags.dtype} and shape {flags.shape}, but one bool for "
                 f"each of the {given} rows of state is expected"
             )
         if flags.any():
             if result.state is not None:
                 # Keys that are new in this very call must be found again to be deleted.
                 touched = after.touched(touched.table.select(range(before.keys)))
-            after = after.deleted(touched, np.flatnonzero(flags), made.epoch)
+            after = after.deleted(touched, np.flatnonzero(flags), epoch)
     return after
 
 
-def _check_keys(made: Call, keys: pa.Table, which: npt.NDArray[np.int64]) -> None:
+def _check_keys(keys: pa.Table, which: npt.NDArray[np.int64]) -> None:
     if (which < 0).any():
         stray = keys.slice(int(np.flatnonzero(which < 0)[0]), 1).to_pylist()[0]
-        raise ProcessError(
-            f"{made}: the process function returned state for key {stray}, which none of the rows "
+        raise _Misfit(
+            f"the process function returned state for key {stray}, which none of the rows "
             "has; only keys of the rows that were given can change"
         )
     if len(np.unique(which)) != len(which):
         values, counts = np.unique(which, return_counts=True)
         twice = int(np.flatnonzero(which == values[counts > 1][0])[0])
-        raise ProcessError(
-            f"{made}: the process function returned several state rows for key "
+        raise _Misfit(
+            f"the process function returned several state rows for key "
             f"{keys.slice(twice, 1).to_pylist()[0]}, but a key has one"
         )
 
 
-def _conform(made: Call, frame: Frame, schema: pa.Schema, what: str) -> pa.Table:
+def _conform(frame: Frame, schema: pa.Schema, what: str) -> pa.Table:
     """``frame`` as a table with exactly ``schema``, or an error that names the first difference."""
     if isinstance(frame, pa.RecordBatch):
         frame = pa.Table.from_batches([frame])
@@ -275,23 +277,23 @@ def _conform(made: Call, frame: Frame, schema: pa.Schema, what: str) -> pa.Table
     if isinstance(frame, pa.Table):
         names = frame.column_names
     if names is None:
-        raise ProcessError(
-            f"{made}: {what} is a {type(frame).__name__}, but a pyarrow Table or pandas DataFrame "
+        raise _Misfit(
+            f"{what} is a {type(frame).__name__}, but a pyarrow Table or pandas DataFrame "
             "is expected"
         )
     if sorted(map(str, names)) != sorted(schema.names):
         missing = sorted(set(schema.names) - set(map(str, names)))
         extra = sorted(set(map(str, names)) - set(schema.names))
-        raise ProcessError(
-            f"{made}: {what} has columns {list(map(str, names))}, but {schema.names} are declared"
+        raise _Misfit(
+            f"{what} has columns {list(map(str, names))}, but {schema.names} are declared"
             + (f"; missing {missing}" if missing else "")
             + (f"; not declared {extra}" if extra else "")
         )
-    columns = [_column(made, frame, declared, what) for declared in schema]
+    columns = [_column(frame, declared, what) for declared in schema]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _column(made: Call, frame: Frame, declared: pa.Field, what: str) -> pa.Array:
+def _column(frame: Frame, declared: pa.Field, what: str) -> pa.Array:
     values = frame[declared.name]
     try:
         if isinstance(frame, pd.DataFrame):
@@ -306,8 +308,8 @@ def _column(made: Call, frame: Frame, declared: pa.Field, what: str) -> pa.Array
         return values
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         seen = values.dtype if isinstance(frame, pd.DataFrame) else values.type
-        raise ProcessError(
-            f"{made}: {what} column {declared.name!r} has type {seen}, but {declared.type} is "
+        raise _Misfit(
+            f"{what} column {declared.name!r} has type {seen}, but {declared.type} is "
             f"declared and its values do not fit ({error})"
         ) from error
 

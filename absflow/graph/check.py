@@ -154,7 +154,7 @@ def _check_names(
         if name.lower() in seen:
             raise GraphError(
                 f"{what} {name!r} has the name of a {seen[name.lower()]}; names are unique within "
-                "a job (also when case is ignored), for tables are found by them"
+                "a job (also when case is ignored), for tables are found by them; rename one"
             )
         seen[name.lower()] = what
 

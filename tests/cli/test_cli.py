@@ -54,6 +54,7 @@ def by_key(rows):
         ("delete", "--help"),
         ("verify", "--help"),
         ("new", "--help"),
+        ("doctor", "--help"),
     ],
     ids=" ".join,
 )

@@ -47,7 +47,7 @@ STORED = call(
     rows(("a", 0), ("b", 0), ("c", 0)),
     EMPTY,
 ).state
-WHERE = "stage 'legs', input 'flights', key group 17: "
+WHERE = "stage 'legs', input 'flights', "
 
 
 def error_of(process, given_rows=AB, made=MADE, state=EMPTY):

@@ -135,6 +135,36 @@ def test_a_stage_may_have_keys_only():
     assert processed.state.table[MODIFIED_EPOCH].to_pylist() == [4, 4]
 
 
+def test_a_function_that_needs_it_is_given_the_context():
+    """Behind state and row; its random numbers are those of the call, row after row."""
+    seen = []
+
+    def stamped(state, row, context):
+        seen.append((row[0], context.random.random()))
+        return (context.time_ms, context.stage), [(row[0], context.epoch)]
+
+    for _ in range(2):
+        processed = call(per_row(stamped), MADE, AB, EMPTY)
+        assert rows_of(processed.output) == [("a", 4), ("b", 4), ("a", 4)]
+        assert live(processed.state) == dict.fromkeys("ab", (MADE.time_ms, "legs"))
+    assert seen[:3] == seen[3:]
+    assert len({number for _, number in seen}) == 3
+
+
+def with_default(state, row, limit=3):
+    return (limit, "x"), None
+
+
+def of_any(*arguments):
+    return (len(arguments), "x"), None
+
+
+@pytest.mark.parametrize(("function", "n"), [(with_default, 3), (of_any, 2)])
+def test_a_function_that_can_do_without_the_context_is_not_given_it(function, n):
+    """What it has as a default stays its own."""
+    assert live(call(per_row(function), MADE, AB, EMPTY).state)["a"] == (n, "x")
+
+
 WRONG = {
     "it returned None, but (state, outputs) is expected": None,
     "state is (1,), but a tuple of 2 (n, name) is expected": ((1,), None),

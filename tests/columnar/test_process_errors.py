@@ -1,6 +1,7 @@
 """What a process function may not return, and how each error is named."""
 
 import dataclasses
+import inspect
 from decimal import Decimal
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from arrow_cases import rows_of
 from process_cases import AB, EMPTY, MADE, STORED, error_of, returning, rows, state_table
 
-from absflow.columnar.forms import on_pandas
+from absflow.columnar.forms import on_pandas, per_row
 from absflow.columnar.process import Result, call
 from absflow.columnar.state import KeyedState
 from absflow.errors import ProcessError
@@ -61,6 +62,36 @@ def test_the_trace_shows_the_users_frames():
     assert 'raise ValueError(f"negative value {values.min()}")' in message
     assert "process.py" not in message.replace("test_process.py", "")
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+def returns_nothing(given_rows, _state, _context):
+    return None
+
+
+def looks_up(given_rows, _state, _context):
+    return given_rows.column("no such column")
+
+
+def by_row(_state, _row):
+    return None
+
+
+@pytest.mark.parametrize(
+    ("process", "function", "line"),
+    [
+        (in_arrow, hits_bad_row, 2),
+        (on_pandas(in_pandas), hits_bad_row, 2),
+        (returns_nothing, returns_nothing, 0),
+        (on_pandas(returns_nothing), returns_nothing, 0),
+        (per_row(by_row), by_row, 0),
+        (looks_up, looks_up, 1),
+    ],
+)
+def test_the_message_begins_with_the_users_line(process, function, line):
+    """The last of their own that was on the way, else where the function begins."""
+    at = f"{__file__}:{inspect.getsourcelines(function)[1] + line}"
+    message = error_of(process, rows(("a", -1)))
+    assert message.startswith(f"stage 'legs', input 'flights', {at} (key group 17): ")
 
 
 def test_a_bad_pair_of_keys_is_told_by_one_of_them():

@@ -90,7 +90,10 @@ def test_corrupt_held_pages_are_refused():
 def test_a_failing_function_stops_the_batch():
     """Its error says where, and nothing is returned that could be committed."""
     spec = stage([True], process=lambda *_: 1 / 0)
-    with pytest.raises(ProcessError, match=r"stage 'legs', input 'a', key group 0: .*\{'k': 'x'\}"):
+    with pytest.raises(
+        ProcessError,
+        match=r"stage 'legs', input 'a', .*test_stage_reports.py:92 .key group 0.: .*\{'k': 'x'\}",
+    ):
         Runner(spec).run(*pages(spec, "a", [("x", "a1")]))
 
 

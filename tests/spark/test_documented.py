@@ -88,7 +88,7 @@ class Reader:
         match language:
             case "python":
                 with contextlib.redirect_stdout(io.StringIO()) as output:
-                    exec(compile(text, "a page", "exec"), self.names)
+                    exec(compile(text, "job.py", "exec"), self.names)
                 self.printed = output.getvalue()
             case "sql":
                 frames = [self.spark.sql(statement) for statement in text.split(";")]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import re
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from reading import assert_same_rows, completed, facts, files_read, rows_of, sta
 from session import settings
 
 import absflow
+from absflow.spark.control import run as control_run
 from absflow.spark.stream import pages as stream_pages
 from absflow.spark.worker import packing
 from absflow.storage.delta import transactions
@@ -53,6 +57,12 @@ def run(
         job.start().await_termination()
 
 
+def line_in(process: Any) -> int:
+    """The line that raises in a function; of one that does not, where it begins."""
+    lines, first = inspect.getsourcelines(process)
+    return first + next((n for n, line in enumerate(lines) if " raise " in line), 0)
+
+
 def sink_rows(spark: SparkSession, root: Path) -> int:
     """How many rows are in the sink."""
     return spark.read.format("delta").load(str(root / "sink")).count()
@@ -61,20 +71,76 @@ def sink_rows(spark: SparkSession, root: Path) -> int:
 @pytest.mark.parametrize(
     ("process", "words"),
     [
-        (raises_on_17, ["stage 'left'", "input 'a'", "key group", "ZeroDivisionError: seventeen",
-                        "'k': 'k17'"]),
-        (wrong_type, ["stage 'left'", "output column 'g'", "string", "int64"]),
+        (raises_on_17, ["(key group", "ZeroDivisionError: seventeen", "'k': 'k17'"]),
+        (wrong_type, ["(key group", "output column 'g'", "string", "int64"]),
     ],
 )  # fmt: skip
 def test_a_failing_function_fails_the_job_loudly_and_commits_nothing(
     spark: SparkSession, root: Path, process: Any, words: list[str]
 ) -> None:
-    """The error names stage, input, key group and key; sink and history stay empty."""
+    """Stage, input, file and line come first, in the cause, too; sink and history stay empty."""
     with pytest.raises(absflow.JobFailedError) as failed:
         run(spark, root, job_of(spark, root, process), {"restart.attempts": "0"})
     assert all(word in str(failed.value) for word in words), str(failed.value)
+    first = rf"stage 'left', input 'a', .*/failing\.py:{line_in(process)} \(key group \d+\): "
+    assert re.match(first, str(failed.value))
+    assert isinstance(failed.value.__cause__, absflow.ProcessError)
+    assert re.match(first, str(failed.value.__cause__))
+    assert failed.value.__cause__.__cause__ is None  # nor Spark's, which Python would print first
     assert sink_rows(spark, root) == 0
     assert completed(spark, root / "job") == []
+
+
+def test_a_stop_behind_a_known_failure_raises_nothing(spark: SparkSession, root: Path) -> None:
+    """So it can stand in a `finally`; a stop that is the first to know raises."""
+    conf = {**FAST, "storage.path": str(root / "job"), "restart.attempts": "0"}
+    with settings(spark, conf):
+        started = job_of(spark, root, raises_on_17).start()
+        with pytest.raises(absflow.JobFailedError) as failed:
+            try:
+                started.await_termination()
+            finally:
+                assert started.stop() is None
+                assert started.stop(savepoint=True) is None
+        assert failed.value.__context__ is None
+        unseen = job_of(spark, root, raises_on_17).start()
+        assert unseen._loop.done.wait(300)
+        with pytest.raises(absflow.JobFailedError, match="seventeen"):
+            unseen.stop()
+        unseen.stop()
+
+
+def test_a_second_start_in_one_process_is_refused(spark: SparkSession, root: Path) -> None:
+    """A cell that is run twice; the first run goes on, whether anybody has it or not."""
+    conf = {**FAST, "storage.path": str(root / "job"), "trigger.interval": "1h"}
+    with settings(spark, conf):
+        job_of(spark, root, to_group).start()
+        with pytest.raises(absflow.StorageError, match="this process runs a job on the storage"):
+            job_of(spark, root, to_group).start()
+        (running,) = (loop for loop in control_run._loops.values() if loop.runs)
+        running.ask_to_stop()
+        assert running.done.wait(300)
+        assert running.failure is None
+        job_of(spark, root, to_group).start().stop()
+
+
+@pytest.mark.parametrize("by_instance", [False, True], ids=["closure", "instance"])
+def test_a_function_that_cannot_be_sent_is_named(
+    spark: SparkSession, root: Path, by_instance: bool
+) -> None:
+    """With its stage, input and line, and what it holds; nothing is written."""
+    held = threading.Lock()
+
+    def locked(rows: Any, state: Any, context: Any) -> absflow.Result:
+        with held:
+            return to_group(rows, state, context)
+
+    process = FailsOnce(held) if by_instance else locked  # type: ignore[arg-type]
+    name = "flag" if by_instance else "held"
+    words = rf"^stage 'left', input 'a', .*\.py:\d+: this function .* for it uses '{name}' \(Type"
+    with pytest.raises(absflow.GraphError, match=words):
+        run(spark, root, job_of(spark, root, process))
+    assert not (root / "job").exists()
 
 
 def test_a_dead_query_is_restarted_and_the_result_exact(spark: SparkSession, root: Path) -> None:
@@ -296,6 +362,10 @@ def test_bad_settings_are_refused_before_anything_is_written(
     assert not (root / "job").exists()
 
 
+def with_time(state: Any) -> None:
+    """Of no form."""
+
+
 def test_a_source_that_is_no_stream_is_refused(spark: SparkSession) -> None:
     """A batch frame, or two streams in one, has no one position at a barrier."""
     job = absflow.Job("bad", spark)
@@ -322,8 +392,9 @@ def test_a_source_that_is_no_stream_is_refused(spark: SparkSession) -> None:
         job.stage(
             "x", "a", key="k", state="n long", output="n long", process=to_group, form="per-group"
         )
-    wrong = r"to_group\(.*, but one of form 'per-row' is called with \(state, row\); say which"
+    ways = r"\(state, row\) or \(state, row, context\)"
+    wrong = rf"with_time\(.*, but one of form 'per-row' is called with {ways}; say which"
     with pytest.raises(absflow.GraphError, match=wrong):
         job.stage(
-            "x", "a", key="k", state="n long", output="n long", process=to_group, form="per-row"
+            "x", "a", key="k", state="n long", output="n long", process=with_time, form="per-row"
         )

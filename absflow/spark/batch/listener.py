@@ -31,8 +31,7 @@ class BatchDone:
     Attributes:
         run_id: of the query.
         batch_id: the batch.
-        rows: rows it read, control rows among them.
-        rows_per_second: as Spark measures it.
+        rows: rows it read from each of the query's sources, control rows among them.
         start_ms: when its trigger began, ms since 1970 (UTC).
         end_ms: when it was over.
         ends: the position that it read each of the query's sources to; None for nothing so far.
@@ -41,8 +40,7 @@ class BatchDone:
 
     run_id: str
     batch_id: int
-    rows: int
-    rows_per_second: float
+    rows: tuple[int, ...]
     start_ms: int
     end_ms: int
     ends: tuple[str | None, ...]
@@ -107,8 +105,7 @@ def batch_done(progress: Mapping[str, Any]) -> BatchDone:
     return BatchDone(
         run_id=progress["runId"],
         batch_id=progress["batchId"] if ran else progress["batchId"] - 1,
-        rows=progress["numInputRows"],
-        rows_per_second=progress.get("processedRowsPerSecond") or 0.0,
+        rows=tuple(source["numInputRows"] for source in progress["sources"]),
         start_ms=start_ms,
         end_ms=start_ms + progress["durationMs"]["triggerExecution"],
         ends=tuple(None if end is None else json.dumps(end) for end in ends),

@@ -32,7 +32,12 @@ from pyspark.sql import DataFrame
 from absflow.errors import StorageError
 from absflow.spark.batch.backpressure import Backpressure
 from absflow.spark.batch.drain import Drain
-from absflow.spark.batch.outcome import BatchTimes, StageOutcome, merge_reports
+from absflow.spark.batch.outcome import (
+    BatchTimes,
+    StageOutcome,
+    channel_control_rows,
+    merge_reports,
+)
 from absflow.spark.batch.query import set_alignments
 from absflow.spark.batch.restored_rows import RestoredRows
 from absflow.spark.batch.rows import RowWriter
@@ -45,9 +50,17 @@ from absflow.storage.files import Files
 
 __all__ = ["ChainBatches"]
 
+# For so many batches it is known how many control rows they have read.
+_BATCHES_KNOWN = 16
+
 
 class ChainBatches:
-    """The ``foreachBatch`` of the query of a chain of stages, from one start of the query on."""
+    """The ``foreachBatch`` of the query of a chain of stages, from one start of the query on.
+
+    Attributes:
+        control_rows: of the newest batches that have read any from channels, how many; replaced
+            whole, for another thread reads it.
+    """
 
     def __init__(
         self,
@@ -79,6 +92,7 @@ class ChainBatches:
         self._backpressure = backpressure
         self._restored = restored
         self._after_start = True
+        self.control_rows: Mapping[int, int] = {}
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one micro-batch; called by Spark on the thread of the query."""
@@ -128,7 +142,17 @@ class ChainBatches:
         self._last.count_emitted(totals.rows or 0)
         rows_ms = clock.steady_ms() - begun_ms
         if outcomes:
+            self._note_control_rows(batch_id, outcomes)
             self._write_outcomes(pages, batch_id, outcomes, output, started_ms, rows_ms)
+
+    def _note_control_rows(
+        self, batch_id: int, outcomes: Mapping[ChainStage, StageOutcome]
+    ) -> None:
+        first = self._stages[0]
+        if first in outcomes:
+            count = channel_control_rows(first.spec, first.alignment, outcomes[first])
+            recent = {n: c for n, c in self.control_rows.items() if n > batch_id - _BATCHES_KNOWN}
+            self.control_rows = {**recent, batch_id: count}
 
     def _write_outcomes(
         self,

@@ -14,7 +14,7 @@ from absflow.errors import ProtocolViolation
 from absflow.protocol import alignment_state
 from absflow.protocol.alignment_state import Alignment
 
-__all__ = ["BatchTimes", "StageOutcome", "merge_reports"]
+__all__ = ["BatchTimes", "StageOutcome", "channel_control_rows", "merge_reports"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,20 @@ class StageOutcome:
     def changed(self) -> list[int]:
         """The checkpoints whose snapshots hold anything, rising."""
         return sorted(n for n, (rows, *_) in self.snapshots.items() if rows)
+
+
+def channel_control_rows(spec: StageSpec, before: Alignment, outcome: StageOutcome) -> int:
+    """How many of the rows that a batch has read from channels are barriers and ends.
+
+    Args:
+        spec: the stage that reads them.
+        before: its alignment before the batch.
+        outcome: of the batch.
+    """
+    channels = {given.name for given in spec.inputs if given.channel}
+    barriers = sum(name in channels for name, *_ in outcome.arrived)
+    after = outcome.after.inputs
+    return barriers + sum(after[n].ended and not before.inputs[n].ended for n in channels)
 
 
 @dataclass(frozen=True, slots=True)

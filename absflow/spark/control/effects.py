@@ -26,6 +26,7 @@ from absflow.protocol.coordinator.messages import (
     RefuseRequest,
     StopJob,
     TriggerWritten,
+    Unexpected,
     WriteAbort,
     WriteBarrier,
     WriteCompletion,
@@ -36,10 +37,16 @@ from absflow.protocol.coordinator.pending import Coordinator
 from absflow.protocol.lineage import Compacted
 from absflow.storage import clock
 
-__all__ = ["Answer", "CoordinatorEffects"]
+__all__ = ["Answer", "CoordinatorEffects", "completed_line"]
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_WAIT_MS = 500
+# Why a stage's report is of no use, and that this does no harm.
+_USELESS = {
+    Unexpected.LATE: "came when that had ended; nothing is lost, the next one has what it had",
+    Unexpected.DUPLICATE: "came twice, as when a micro-batch runs again; it counts once",
+    Unexpected.UNKNOWN: "is of none that this driver waits for; nothing is lost",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,17 @@ class Answer:
     request: str
     checkpoint_id: int
     failed: str = ""
+
+
+def completed_line(manifest: Manifest, now_ms: int) -> str:
+    """What a log says of a checkpoint that has completed; the times are those of the wall clock."""
+    reports = [stage.report for stage in manifest.stages]
+    mine = [report for report in reports if report.checkpoint_id == manifest.checkpoint_id]
+    keys, size = (sum(r.rows_changed for r in mine), sum(r.bytes_changed for r in mine))
+    return (
+        f"{manifest.kind.value.lower()} {manifest.checkpoint_id} completed in "
+        f"{max(0, now_ms - manifest.triggered_ms):,} ms: {keys:,} keys changed, {size:,} bytes"
+    )
 
 
 class CoordinatorEffects:
@@ -120,7 +138,7 @@ class CoordinatorEffects:
 
     def _do(self, action: Action) -> list[Event]:
         """Carry out one action; what comes of it goes back into the machine."""
-        _LOG.info("coordinator: %s", action)
+        _LOG.debug("coordinator: %s", action)
         match action:
             case WriteBarrier():
                 return [self._trigger(action)]
@@ -130,18 +148,18 @@ class CoordinatorEffects:
                 self.finalise(manifest)
             case WriteAbort():
                 self._tables.write_abort(action, clock.now_ms())
-                if action.request:
-                    why = f"{action.reason.code}: {action.reason.sentence}"
-                    why += f" ({action.cause})" if action.cause else ""
-                    self._answer(action.request, action.barrier.checkpoint_id, why)
+                self._say_aborted(action)
             case RefuseRequest(request, why):
                 self._tables.write_refusal(action, clock.now_ms())
                 self._answer(request, 0, why)
             case WriteEnd(root):
                 self._tables.write_end(root, clock.now_ms())
             case DiscardReport(checkpoint_id, stage, why):
-                _LOG.warning(
-                    "report of %s for checkpoint %d discarded: %s", stage, checkpoint_id, why.value
+                _LOG.info(
+                    "the report of stage %s for checkpoint %d %s",
+                    stage,
+                    checkpoint_id,
+                    _USELESS[why],
                 )
             case FailJob(failures, cause):
                 self.failure = JobFailedError(
@@ -154,6 +172,17 @@ class CoordinatorEffects:
             case StopJob():
                 pass
         return []
+
+    def _say_aborted(self, action: WriteAbort) -> None:
+        """To whoever reads the log, and to whoever has asked for it."""
+        why = f"{action.reason.code}: {action.reason.sentence}"
+        checkpoint_id = action.barrier.checkpoint_id
+        first = action.cause.partition("\n")[0]  # a cause may be an error of Java's
+        line = f"{why} ({first})" if first else why
+        _LOG.info("%s %d aborted: %s", action.kind.value.lower(), checkpoint_id, line)
+        why += f" ({action.cause})" if action.cause else ""
+        if action.request:
+            self._answer(action.request, checkpoint_id, why)
 
     def _answer(self, request: str, checkpoint_id: int, failed: str = "") -> None:
         self.on_answer(Answer(request, checkpoint_id, failed))
@@ -183,6 +212,7 @@ class CoordinatorEffects:
             if not self._tables.is_completed(checkpoint_id):
                 return CheckpointFailed(checkpoint_id, FailureReason.FINALIZE_FAILED, str(error))
         self.completed_count += 1
+        _LOG.info("%s", completed_line(manifest, clock.now_ms()))
         self.on_completed(manifest)
         if manifest.request:
             self._answer(manifest.request, checkpoint_id)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 
-from absflow.errors import DamagedError
+from absflow.errors import AbsflowError, ProcessError
 from absflow.facts.explained import damage_in
 from absflow.storage.root import StorageRoot
 
@@ -18,6 +19,7 @@ _RESTORE = (
 )
 # What is kept between batches cannot be read: the pages and files of state, Spark's state store.
 _UNREADABLE = ("absflow.errors.PageCorruptError", "CANNOT_LOAD_STATE_STORE", "STATE_STORE_")
+_PROCESS = "absflow.errors.ProcessError: "
 _GONE = "restore the job from its last checkpoint"
 
 
@@ -28,12 +30,19 @@ class QueryFailure:
     Attributes:
         words: why.
         remedy: what helps.
-        damage: the damaged file that it met; None if it met none, or has said so itself.
+        cause: what it came from, in absflow's words: the damaged file that it met, or the user's
+            function that failed. None if Spark's own error says more.
     """
 
     words: str
     remedy: str
-    damage: DamagedError | None = None
+    cause: AbsflowError | None = None
+
+    def at_end(self, gave_up: str) -> str:
+        """What a job says that gave up for it; what is wrong with a user's function comes first."""
+        if isinstance(self.cause, ProcessError):
+            return f"{self.words}; {gave_up}"
+        return f"{gave_up}. {self.remedy}. The last error: {self.words}"
 
 
 def failure_of(root: StorageRoot, error: str) -> QueryFailure:
@@ -42,8 +51,20 @@ def failure_of(root: StorageRoot, error: str) -> QueryFailure:
         return QueryFailure(str(damage), _SAME_FILE, damage)
     if "absflow.errors.DamagedError" in error:
         return QueryFailure(_own_words(error), _SAME_FILE)
+    if (trace := _of_process(error)) is not None:
+        return QueryFailure(trace[0], _START, ProcessError("\n".join(trace)))
     restore = _GONE in error or any(sign in error for sign in _UNREADABLE)
     return QueryFailure(_own_words(error), _RESTORE if restore else _START)
+
+
+def _of_process(error: str) -> list[str] | None:
+    """What a ProcessError says, and the user's part of its traceback; None if it is none."""
+    lines = error.splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith(_PROCESS):
+            trace = takewhile(lambda line: line.startswith("  "), lines[number + 1 :])
+            return [line.removeprefix(_PROCESS), *trace]
+    return None
 
 
 def _own_words(error: str) -> str:

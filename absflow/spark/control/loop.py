@@ -126,6 +126,16 @@ class JobLoop:
     # -- for callers --------------------------------------------------------------------------
 
     @property
+    def job(self) -> str:
+        """The job's name."""
+        return self._graph.job
+
+    @property
+    def runs(self) -> bool:
+        """Whether it was started, and has not ended."""
+        return self._thread.is_alive() and not self.done.is_set()
+
+    @property
     def finished_checkpoint(self) -> int | None:
         """The checkpoint that holds all input, once every (bounded) source has been read."""
         return self._coordinator.finished_checkpoint
@@ -185,10 +195,20 @@ class JobLoop:
             self._stop_queries()
             self._prepared.claim.lock.release()
             raise
+        _LOG.info("%s", self._started_line())
         self._lookout.start()
         self._thread.start()
         if self._settings.savepoint_on_sigterm:
             self._stop_on_sigterm()
+
+    def _started_line(self) -> str:
+        prepared = self._prepared
+        newest = prepared.newest_completed
+        return (
+            f"job {self.job!r} started on {self._root.layout.root}: attempt {prepared.attempt}, "
+            f"driver {prepared.claim.incarnation}, "
+            + (f"goes on from checkpoint {newest}" if newest else "no checkpoint yet")
+        )
 
     def _stop_on_sigterm(self) -> None:
         def stop(signum: int, frame: object) -> None:
@@ -312,6 +332,8 @@ class JobLoop:
             _LOG.exception("while the job was being stopped")
             self.failure = self.failure or _failed(error)
         finally:
+            why = f": {str(self.failure).splitlines()[0]}" if self.failure else ""
+            _LOG.info("job %r ended%s", self.job, why)
             self.done.set()
             self._savepoints.refuse_all()
 

@@ -18,8 +18,8 @@ class StageProgress:
 
     Attributes:
         batch_id: its newest committed micro-batch; -1 before the first.
-        total_rows: rows its query has read since the start, control rows among them.
-        rows_per_second: of its newest batch, as Spark measures it.
+        total_rows: rows of data that its query has read since the start.
+        rows_per_second: of its newest batch; 0 while it has nothing to do.
         load: how busy it is, and how far behind the stages before it.
     """
 

@@ -126,6 +126,7 @@ class Publisher:
                     self._post(PublicationFailed(sink, publication.checkpoint_id, error))
                     return False
             else:
+                _LOG.info("checkpoint %d published to sink %s", publication.checkpoint_id, sink)
                 return True
 
     def _write(self, sink: str, publication: Publication) -> None:

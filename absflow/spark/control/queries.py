@@ -91,16 +91,20 @@ class Queries:
         if event.batch_id <= before.batch_id:
             return  # it was seen before its event came
         self._backpressure.done(query.names[0], event)
+        rows, took_ms = query.rows_of(event), max(1, event.end_ms - event.start_ms)
         query.progress = StageProgress(
-            event.batch_id, before.total_rows + event.rows, event.rows_per_second
+            event.batch_id, before.total_rows + rows, rows * 1000 / took_ms
         )
         self._end_inputs(query.first, event.exhausted)
 
     def idle(self, event: QueryIdle) -> None:
         """A query has nothing to do, so no batch shows what its bounded inputs have left."""
         query = self._by_run.get(event.run_id)
-        progress = query.last_progress() if query else None
-        if query and progress:
+        if query is None:
+            return
+        query.progress = replace(query.progress, rows_per_second=0.0)
+        progress = query.last_progress()
+        if progress:
             self._end_inputs(query.first, exhausted(progress))
 
     def died(self, event: QueryDied) -> None:
@@ -125,11 +129,12 @@ class Queries:
         failed = self._failure(event.error)
         if delay is None:
             raise JobFailedError(
-                f"job {self._job!r} gave up: the query of {query.title} died "
-                f"after {query.restarts.in_a_row} restarts in a row "
-                f"(spark.absflow.restart.attempts is {policy.attempts}). {failed.remedy}. The last "
-                f"error: {failed.words}"
-            ) from (failed.damage or cause)
+                failed.at_end(
+                    f"job {self._job!r} gave up: the query of {query.title} died "
+                    f"after {query.restarts.in_a_row} restarts in a row "
+                    f"(spark.absflow.restart.attempts is {policy.attempts})"
+                )
+            ) from (failed.cause or cause)
         _LOG.warning("%s died, restart in %d ms: %s", query.title, delay, failed.words)
         query.restart_at_ms = now + delay
 
@@ -138,6 +143,7 @@ class Queries:
         for query in self._queries:
             if query.restart_at_ms is not None and now_ms >= query.restart_at_ms:
                 self._start(query)
+                _LOG.info("%s restarted", query.title)
         if now_ms - self._looked_ms < _LOOK_EVERY_MS:
             return
         self._looked_ms = now_ms

@@ -73,6 +73,7 @@ class ChainQuery:
         # Whether no event has come since the last look at it, and what that look has seen.
         self.silent = True
         self.seen: BatchDone | None = None
+        self._running: ChainBatches | None = None
         self._checkpoint = prepared.layout.spark_checkpoint(chain[0], prepared.attempt)
         self._appenders = [
             SnapshotAppender(
@@ -114,8 +115,9 @@ class ChainQuery:
         self.restart_at_ms = None
         self.silent, self.seen = False, None
         self.started_ms = clock.steady_ms()
+        self._running = self._batches(restored)
         self.query = start_query(
-            pages.writeStream.foreachBatch(self._batches(restored))
+            pages.writeStream.foreachBatch(self._running)
             .queryName(query_name(self._job.graph.job, self.names))
             .outputMode("append")
             .trigger(processingTime=f"{self._job.settings.trigger_interval_ms} milliseconds")
@@ -131,6 +133,12 @@ class ChainQuery:
             return None
         error = self.query._jsq.exception()
         return QueryDied(self.run_id, str(error.get().cause()) if error.isDefined() else None)
+
+    def rows_of(self, batch: BatchDone) -> int:
+        """The rows of data that a batch has read: no barriers, nor what restores the state."""
+        read = sum(batch.rows[: len(self.first.inputs)])
+        control = self._running.control_rows.get(batch.batch_id, 0) if self._running else 0
+        return max(0, read - control)
 
     def last_progress(self) -> dict[str, Any] | None:
         """Of its newest trigger, also if that made no batch; None before the first."""

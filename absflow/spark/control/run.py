@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from weakref import WeakValueDictionary
 
 from pyspark.sql import SparkSession
 
+from absflow.errors import StorageError
 from absflow.spark.control.loop import JobLoop
 from absflow.spark.control.progress import Progress
 from absflow.spark.model import JobSpec
+from absflow.spark.start.decision import decide_start
+from absflow.storage.root import StorageRoot
 
 __all__ = ["Run"]
+
+# Of this process, by the storage root; a loop lives as long as its thread, whoever has its run.
+_loops: WeakValueDictionary[str, JobLoop] = WeakValueDictionary()
 
 
 class Run:
@@ -20,13 +27,18 @@ class Run:
         """Check and prepare everything; nothing of the job runs yet.
 
         Raises:
-            VersionError: this Spark or Delta is not one whose internals absflow knows.
-            StorageError: the storage root cannot be used, or another driver does not let go of it.
+            VersionError: the workers do not have what a stage needs.
+            StorageError: the storage root cannot be used, this process runs a job on it already, or
+                another driver does not let go of it.
             GraphError: the graph is not the one that its state belongs to, or a sink's table is
                 another one.
             RestoreError: the checkpoint cannot be restored as asked.
         """
+        root = StorageRoot.open(spark, job.settings.storage_path)
+        _refuse_second(root, job)
         self._loop = JobLoop(spark, job)
+        _loops[root.layout.root] = self._loop
+        self._failure_is_known = False
 
     def start(self) -> None:
         """Start the queries and the thread; called once, by the job."""
@@ -62,6 +74,7 @@ class Run:
         if not self._loop.done.wait(timeout):
             return False
         if self._loop.failure is not None:
+            self._failure_is_known = True
             raise self._loop.failure
         return True
 
@@ -83,6 +96,9 @@ class Run:
     def stop(self, *, savepoint: bool = False, drain: bool = False) -> int | None:
         """Stop the queries, and wait until the job has ended.
 
+        Does nothing if the job has failed and :meth:`await_termination` has raised that already; so
+        it can stand in a ``finally``.
+
         Args:
             savepoint: stop with a savepoint. Else pending checkpoints are given up; the next start
                 goes on where this one stopped in either case.
@@ -94,11 +110,13 @@ class Run:
 
         Raises:
             SavepointFailedError: the savepoint was aborted; the job runs on.
-            JobFailedError: if the job had given up by itself.
+            JobFailedError: if the job had given up by itself, and nobody knows it yet.
             ValueError: drain without a savepoint.
         """
         if drain and not savepoint:
             raise ValueError("drain empties what is before a savepoint; ask for a savepoint, too")
+        if self._failure_is_known:
+            return None
         taken = None
         if savepoint:
             taken = self._loop.ask(stop=True, drain=drain).result()
@@ -111,3 +129,17 @@ class Run:
     def unflushed(self) -> Mapping[str, int]:
         """After a stop with drain: the rows behind the savepoint in each stage's channel."""
         return dict(self._loop.unflushed)
+
+
+def _refuse_second(root: StorageRoot, job: JobSpec) -> None:
+    """Refuse to start beside a job of this process: it would stop that one, as a newer driver."""
+    running = _loops.get(root.layout.root)
+    if running is None or not running.runs:
+        return
+    decide_start(root, job)  # what would be refused anyway is said first
+    raise StorageError(
+        f"this process runs a job on the storage root {root.layout.root!r} already: job "
+        f"{running.job!r}, started by an earlier job.start(), as by a notebook's cell that was run "
+        "before. It goes on; use the run that it gave, or stop that by run.stop() before another "
+        "start"
+    )

@@ -1,6 +1,6 @@
 """What happens before any query of a job runs: the steps of a start, in their order.
 
-1. the versions of Spark and Delta are checked, and whether the storage root can be written;
+1. what the workers have is checked, and whether the storage root can be written;
 2. the lock of the storage root is taken (:mod:`absflow.facts.lock`); nothing is read before;
 3. what to do is decided from the facts (:mod:`absflow.spark.start.decision`), or refused;
 4. the sinks are prepared;
@@ -45,7 +45,7 @@ from absflow.spark.start.decision import StartDecision, decide_start
 from absflow.spark.start.ranges import choose_ranges
 from absflow.spark.start.restore_run import bring_state, put_sinks_back
 from absflow.spark.start.row_order import RowOrder, row_order_conf, row_order_now
-from absflow.spark.versions import check_versions
+from absflow.spark.worker.installed import check_workers
 from absflow.storage import clock, state_history
 from absflow.storage.delta import tables
 from absflow.storage.layout import Layout
@@ -99,14 +99,14 @@ def prepare_attempt(root: StorageRoot, job: JobSpec) -> PreparedAttempt:
         job: the job.
 
     Raises:
-        VersionError: this Spark or Delta is not one whose internals absflow knows.
+        VersionError: the workers do not have what a stage needs.
         StorageError: the storage root cannot be used, or another driver does not let go of it.
         GraphError: the graph is not the one that its state belongs to, or a sink's table is
             another one.
         RestoreError: the checkpoint cannot be restored as asked.
         FencedError: a newer driver started meanwhile.
     """
-    check_versions(root.spark)
+    check_workers(root.spark)
     root.files.check_writable(job.settings.storage_path)
     lock = hold(root.layout.root, lambda: decide_start(root, job))
     try:

@@ -35,8 +35,8 @@ from absflow.protocol.recovery.savepoint_writer import NO_ATTEMPT
 from absflow.spark.model import JobSpec
 from absflow.spark.start.attempt import prepare_sinks
 from absflow.spark.start.savepoint_state import GivenState, check_keys, conform
-from absflow.spark.versions import check_versions
 from absflow.spark.worker.any_names import map_in_arrow
+from absflow.spark.worker.installed import check_workers
 from absflow.spark.worker.savepoint_rows import savepoint_rows
 from absflow.spark.worker.set_digests import read_digests
 from absflow.storage import clock, state_history
@@ -54,7 +54,7 @@ def write_savepoint(
     spark: SparkSession, job: JobSpec, states: Mapping[str, DataFrame], base: int | str | None
 ) -> int:
     """See :meth:`absflow.Job.write_savepoint`; everything is checked before it is written."""
-    check_versions(spark)
+    check_workers(spark)
     frames = {name: conform(job, name, frame) for name, frame in states.items()}
     root = StorageRoot.open(spark, job.settings.storage_path)
     root.files.check_writable(job.settings.storage_path)

@@ -8,6 +8,8 @@ Such a function is called once per key, with the key, an iterator of pandas fram
         state.update((n,))
         yield pd.DataFrame({"word": [key[0]], "n": [n]})
 
+It is given the :class:`~absflow.columnar.process.Context`, too, if it has a fourth parameter.
+
 Spark pays about a millisecond for each key of each batch around it: rows are cut, state is written
 as JSON and pickled, key by key. Here both are converted once for all keys of a key group, by
 Spark's own conversions, so that the function meets the very values that it is used to.
@@ -16,7 +18,8 @@ Spark's own conversions, so that the function meets the very values that it is u
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn, cast
+from functools import update_wrapper
+from typing import Any, NoReturn, TypeAlias, cast
 
 import numpy as np
 import pandas as pd
@@ -32,14 +35,17 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import Row, StructType
 
-from absflow.columnar.forms import state_rows
+from absflow.columnar.forms import state_rows, takes_context
 from absflow.columnar.process import Context, Process, Result, check_whole
 
 __all__ = ["KeyFunction", "per_key"]
 
-KeyFunction = Callable[
-    [tuple[Any, ...], Iterator[pd.DataFrame], GroupState], Iterable[pd.DataFrame]
-]
+_Key: TypeAlias = "tuple[Any, ...]"
+_Frames: TypeAlias = "Iterator[pd.DataFrame]"
+KeyFunction: TypeAlias = (
+    "Callable[[_Key, _Frames, GroupState], Iterable[pd.DataFrame]] "
+    "| Callable[[_Key, _Frames, GroupState, Context], Iterable[pd.DataFrame]]"
+)
 
 
 class _State(GroupState):
@@ -102,9 +108,12 @@ def per_key(function: KeyFunction, time_zone: str) -> Process:
     Args:
         function: as for ``applyInPandasWithState`` with ``GroupStateTimeout.NoTimeout``. It gets
             one frame with all rows of the key that came in this micro-batch on this input between
-            two barriers, all columns, index from 0 on.
+            two barriers, all columns, index from 0 on. One that needs a fourth argument is given
+            the context, which the keys of a key group have in common.
         time_zone: the session's; timestamps in frames are local times of it, as in Spark.
     """
+    called: Callable[..., Any] = function
+    wants_context = takes_context(function, 3)
 
     def process(rows: pa.Table, state: pa.Table, context: Context) -> Result:
         order = np.argsort(context.key_of_row, kind="stable")
@@ -118,19 +127,21 @@ def per_key(function: KeyFunction, time_zone: str) -> Process:
             for new, value in zip(context.is_new.tolist(), values, strict=True)
         ]
         output: list[pd.DataFrame] = []
+        more = (context,) if wants_context else ()
         # A function may write to its frame, which pandas would warn of, for it is part of another.
         with pd.option_context("mode.chained_assignment", None):
             for key, frame, of_key in zip(
                 _keys(state.select(list(context.key)), time_zone), frames, states, strict=True
             ):
-                output.extend(_checked(function(key, iter((frame,)), of_key), context.output))
+                emitted = called(key, iter((frame,)), of_key, *more)
+                output.extend(_checked(emitted, context.output))
         return Result(
             output=_output(output, context.output, time_zone),
             state=_updated(state, states, schema),
             delete=np.array([of_key.removed for of_key in states], dtype=bool),
         )
 
-    return process
+    return update_wrapper(process, function, assigned=(), updated=())
 
 
 def _localized(table: pa.Table, time_zone: str) -> pa.Table:

@@ -1,0 +1,103 @@
+"""The command that says what is missing before a job is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from absflow.cli import submit
+from absflow.cli.documents import text
+from absflow.cli.options import pair
+from absflow.errors import NotFoundError
+from absflow.spark.versions import Check, java_check, package_checks, packages_here
+
+__all__ = ["doctor_command"]
+
+_PROGRAM = "from absflow.cli.doctor_program import main; main()\n"
+
+
+@click.command("doctor")
+@click.option(
+    "--properties-file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Start Spark with this file, as for spark-submit.",
+)
+@click.option(
+    "--conf",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Start Spark with this setting. May be repeated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def doctor_command(properties_file: Path | None, conf: tuple[str, ...], as_json: bool) -> None:
+    """Say what a job needs, what is found here, and what to do.
+
+    Looks at the Python packages and at Java. With --properties-file or --conf it also starts
+    Spark, as for the job, and looks at Delta's jar, its extensions, and what is installed where
+    the workers run. The exit code is 1 if anything is missing or of another version.
+    """
+    checks = [*package_checks(packages_here()), java_check(_java())]
+    settings = dict(map(pair, conf))
+    if (properties_file or settings) and all(check.holds for check in checks):
+        with Console(stderr=True, markup=False, highlight=False).status("starting Spark"):
+            checks += _spark_checks(settings, properties_file)
+    wrong = [check for check in checks if not check.holds]
+    if as_json:
+        lines = [{"holds": check.holds, "line": str(check)} for check in checks]
+        click.echo(text({"whole": not wrong, "checks": lines}))
+    else:
+        for check in checks:
+            click.echo(f"{'ok   ' if check.holds else 'WRONG'} {check}")
+        if not (properties_file or settings):
+            click.echo(
+                "Spark was not started; give --properties-file or --conf to have it looked at"
+            )
+    click.get_current_context().exit(1 if wrong else 0)
+
+
+def _java() -> int | None:
+    """The Java that Spark would start; its version's first number, None if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else "java"
+    try:
+        done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
+    return int(found[1]) if found else None
+
+
+def _spark_checks(settings: Mapping[str, str], properties_file: Path | None) -> list[Check]:
+    """What a program finds that spark-submit runs."""
+    try:
+        program = submit.spark_submit()
+    except NotFoundError as error:
+        return [_not_started(str(error))]
+    with tempfile.TemporaryDirectory(prefix="absflow-") as folder:
+        script, file = Path(folder) / "doctor.py", Path(folder) / "checks.json"
+        script.write_text(_PROGRAM, encoding="utf-8")
+        options = submit.options(settings, properties_file)
+        said = submit.silently([program, *options, str(script), str(file)])
+        if not file.exists():
+            return [_not_started(_reason(said))]
+        return [Check(**check) for check in json.loads(file.read_text(encoding="utf-8"))]
+
+
+def _not_started(why: str) -> Check:
+    return Check("Spark", f"that it does not start ({why})", "a session", "mend this first", False)
+
+
+def _reason(said: str) -> str:
+    """The last line that names an error, else the last."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"\b\w*(?:Error|Exception): ", line)]
+    return (errors or lines or ["it said nothing"])[-1]

@@ -1,0 +1,105 @@
+"""What is installed where the workers run, asked before anything of a job does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from absflow.errors import VersionError
+from absflow.spark.versions import Check, package_checks, refuse_wrong
+
+__all__ = ["check_workers", "found_on_workers", "worker_checks"]
+
+# What is asked for, by its name as a package.
+_ASKED = ("pyarrow", "pandas")
+
+
+def check_workers(spark: SparkSession) -> None:
+    """See that the workers' Python has what a stage needs.
+
+    Costs nothing where that is this very Python, else a small job of Spark.
+
+    Raises:
+        VersionError: it has not; one line for each difference.
+    """
+    context = spark.sparkContext
+    if str(context.master).startswith("local") and _is_this(context.pythonExec):
+        return
+    refuse_wrong(worker_checks(found_on_workers(context)))
+
+
+def found_on_workers(context: SparkContext) -> dict[str, dict[str, str | None]]:
+    """The versions of packages by where they were found, in words; as many looks as cores.
+
+    Raises:
+        VersionError: no worker answers.
+    """
+
+    # A function within another one goes to the workers whole: absflow may not be there.
+    def look(_numbers: Iterable[int]) -> Iterator[tuple[str, dict[str, str | None]]]:
+        import importlib.metadata
+        import importlib.util
+        import platform
+        import sys
+
+        def version(name: str) -> str | None:
+            try:
+                return importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                return None
+
+        found = {name: version(name) for name in asked}
+        found["absflow"] = "there" if importlib.util.find_spec("absflow") else None
+        yield f"{sys.executable} on {platform.node()}", found
+
+    asked = _ASKED
+    looks = max(1, context.defaultParallelism)
+    try:
+        return dict(context.parallelize(range(looks), looks).mapPartitions(look).collect())
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line and not line.startswith("\tat ")]
+        raise VersionError(
+            f"workers: found none that answers ({lines[-1] if lines else error}), expected Python "
+            f"{sys.version_info[0]}.{sys.version_info[1]} at {context.pythonExec!r} on each "
+            "machine; set PYSPARK_PYTHON to it"
+        ) from error
+
+
+def worker_checks(found: Mapping[str, Mapping[str, str | None]]) -> list[Check]:
+    """Of what was found on workers."""
+    made = []
+    for place, versions in found.items():
+        checks = package_checks({name: versions[name] for name in _ASKED})
+        there = versions["absflow"]
+        checks.append(
+            Check("absflow", there or "none", "it", "pip install absflow", there is not None)
+        )
+        made += [
+            replace(
+                check,
+                what=f"{check.what} on workers ({place})",
+                remedy=f"{check.remedy} there, or set PYSPARK_PYTHON to a Python that has it",
+            )
+            for check in checks
+        ]
+    return made
+
+
+def _is_this(program: str) -> bool:
+    """Whether a program is this Python, in this environment: under one name of several."""
+    found = shutil.which(program)
+    if found is None:
+        return False
+    pair = (found, sys.executable)
+    folders, files = ({look(path) for path in pair} for look in (_folder, os.path.realpath))
+    return len(folders) == len(files) == 1
+
+
+def _folder(path: str) -> str:
+    return os.path.dirname(os.path.abspath(path))

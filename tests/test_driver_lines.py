@@ -1,0 +1,76 @@
+"""What a driver says of checkpoints, and which rows it counts; no JVM."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from absflow.columnar.spec import InputSpec, StageSpec
+from absflow.protocol.alignment_state import Alignment, Barrier, InputState
+from absflow.protocol.checkpoints import FailureReason, Kind, Manifest, StageManifest, StageReport
+from absflow.protocol.coordinator.messages import DiscardReport, Unexpected, WriteAbort
+from absflow.spark.batch.outcome import StageOutcome, channel_control_rows
+from absflow.spark.control.effects import CoordinatorEffects, completed_line
+
+ROWS = pa.schema([("k", pa.string())])
+
+
+def test_a_completed_checkpoint_is_a_line() -> None:
+    """Of what it wrote itself: a stage that ended before has its older part in the manifest."""
+    mine = StageReport("x", 7, 3, rows_changed=1200, bytes_changed=34_000)
+    other = StageReport("y", 7, 2, rows_changed=34, bytes_changed=567)
+    older = StageReport("z", 5, 1, rows_changed=9, bytes_changed=99)
+    stages = tuple(
+        StageManifest(report, (report.checkpoint_id,)) for report in (mine, other, older)
+    )
+    manifest = Manifest(7, 6, 10_000, stages, Kind.SAVEPOINT)
+    line = "savepoint 7 completed in 1,234 ms: 1,234 keys changed, 34,567 bytes"
+    assert completed_line(manifest, 11_234) == line
+
+
+def test_barriers_and_ends_of_channels_are_control_rows() -> None:
+    """Those of root inputs come by a table of their own, and an overtaking one has no input."""
+    inputs = (InputSpec("source", ROWS, True), *(InputSpec(n, ROWS, False) for n in ("a", "b")))
+    spec = StageSpec("x", inputs, ROWS, pa.schema([]), ROWS, {}, 4)
+    before = Alignment({given.name: InputState() for given in inputs})
+    after = Alignment(
+        {**before.inputs, "b": InputState(ended=True), "source": InputState(ended=True)}
+    )
+    arrived = (("", 3, 0), ("a", 1, 0), ("a", 2, 0), ("source", 1, 0))
+    outcome = StageOutcome(after, arrived, frozenset(), {}, {})
+    assert channel_control_rows(spec, before, outcome) == 3
+    assert channel_control_rows(spec, after, StageOutcome(after, (), frozenset(), {}, {})) == 0
+
+
+@pytest.mark.parametrize(
+    ("action", "line"),
+    [
+        (
+            WriteAbort(Barrier(4), FailureReason.EXPIRED, "no report from x"),
+            "checkpoint 4 aborted: EXPIRED: not every stage reported within its timeout "
+            "(no report from x)",
+        ),
+        (
+            WriteAbort(Barrier(4), FailureReason.SNAPSHOT_FAILED, "disk full\n\tat org.Java"),
+            "checkpoint 4 aborted: SNAPSHOT_FAILED: a stage's state history could not be appended "
+            "(disk full)",
+        ),
+        (
+            DiscardReport(4, "x", Unexpected.LATE),
+            "the report of stage x for checkpoint 4 came when that had ended; nothing is lost, "
+            "the next one has what it had",
+        ),
+    ],
+)
+def test_what_becomes_of_a_checkpoint_is_a_line(
+    caplog: pytest.LogCaptureFixture, action: Any, line: str
+) -> None:
+    """At INFO, with its harm or that there is none."""
+    caplog.set_level(logging.INFO, logger="absflow")
+    tables: Any = SimpleNamespace(write_abort=lambda *_: None)
+    CoordinatorEffects(tables, SimpleNamespace()).begin((action,))  # type: ignore[arg-type]
+    assert [record.getMessage() for record in caplog.records] == [line]
