@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from absflow.errors import NotFoundError, StorageError
+from absflow.errors import NotFoundError
 from absflow.facts.absent import no_checkpoint
 from absflow.facts.attempts import driver_of, job_now, read_attempts
 from absflow.facts.lock import driver_gone, local_directory
@@ -51,28 +51,23 @@ def history(spark: SparkSession, root: str) -> History:
     Raises:
         NotFoundError: no job has ever started there.
     """
-    from pyspark.errors import AnalysisException
-
     from absflow.facts.explained import explain_errors
     from absflow.facts.spark_reader import SparkStorageReader
+    from absflow.storage.delta.tables import exists
     from absflow.storage.files import Files
     from absflow.storage.session import check_pages
 
     check_pages(spark)
-    root = Files(spark).qualified(str(root))  # in SQL a relative path would be a table's name
+    files = Files(spark)
+    root = files.qualified(str(root))  # in SQL a relative path would be a table's name
     layout = Layout(root)
     explain_errors(spark, layout)
-    tables = (layout.attempts, layout.barriers, layout.checkpoints)
-    try:
-        for path in tables:
-            spark.read.format("delta").load(path)
-    except AnalysisException as error:
-        if error.getCondition() in {"PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND"}:
+    for path in (layout.attempts, layout.barriers, layout.checkpoints):
+        if not exists(files, path):  # for Spark to load it takes seconds beside a running job
             raise NotFoundError(
-                f"{root!r} is not the storage root of a job (a table is missing: "
-                f"{error.getMessage()}); give the job's spark.absflow.storage.path"
-            ) from error
-        raise StorageError(f"could not read the tables under {root!r}: {error}") from error
+                f"{root!r} is not the storage root of a job: there is no table {path!r}; give the "
+                "job's spark.absflow.storage.path"
+            )
     reader = SparkStorageReader(spark)
     records = read_attempts(reader, layout)
     job = job_now(root, records, driver_of(records))
