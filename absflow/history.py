@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from absflow.errors import NotFoundError, StorageError
+from absflow.errors import NotFoundError
 from absflow.facts.absent import no_checkpoint
-from absflow.facts.attempts import read_attempts
+from absflow.facts.attempts import driver_of, job_now, read_attempts
+from absflow.facts.lock import driver_gone, local_directory
 from absflow.facts.reading import FactReader
-from absflow.facts.records import attempts_of
 from absflow.facts.stages import (
     Stages,
     check_key,
@@ -51,35 +51,29 @@ def history(spark: SparkSession, root: str) -> History:
     Raises:
         NotFoundError: no job has ever started there.
     """
-    from pyspark.errors import AnalysisException
-
     from absflow.facts.explained import explain_errors
     from absflow.facts.spark_reader import SparkStorageReader
+    from absflow.storage.delta.tables import exists
     from absflow.storage.files import Files
     from absflow.storage.session import check_pages
 
     check_pages(spark)
-    root = Files(spark).qualified(str(root))  # in SQL a relative path would be a table's name
+    files = Files(spark)
+    root = files.qualified(str(root))  # in SQL a relative path would be a table's name
     layout = Layout(root)
     explain_errors(spark, layout)
-    tables = (layout.attempts, layout.barriers, layout.checkpoints)
-    try:
-        for path in tables:
-            spark.read.format("delta").load(path)
-    except AnalysisException as error:
-        if error.getCondition() in {"PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND"}:
+    for path in (layout.attempts, layout.barriers, layout.checkpoints):
+        if not exists(files, path):  # for Spark to load it takes seconds beside a running job
             raise NotFoundError(
-                f"{root!r} is not the storage root of a job (a table is missing: "
-                f"{error.getMessage()}); give the job's spark.absflow.storage.path"
-            ) from error
-        raise StorageError(f"could not read the tables under {root!r}: {error}") from error
+                f"{root!r} is not the storage root of a job: there is no table {path!r}; give the "
+                "job's spark.absflow.storage.path"
+            )
     reader = SparkStorageReader(spark)
     records = read_attempts(reader, layout)
-    attempts = attempts_of(records)
+    job = job_now(root, records, driver_of(records))
     facts = FactReader(reader, layout)
-    origins = {a.origin.checkpoint_id for a in attempts if a.origin and a.origin.root == root}
-    known = facts.known(named=origins, triggers=False)
-    branch = branch_of(root, attempts, known.attempts, known.written)
+    known = facts.known(named=job.origins, triggers=False)
+    branch = branch_of(job.root, job.attempts, known.attempts, known.written)
     return History(spark, layout, stages_of(records), branch, facts)
 
 
@@ -116,9 +110,11 @@ class History:
     def checkpoints(self) -> DataFrame:
         """One row per triggered checkpoint, pending ones included.
 
-        ``status`` is COMPLETED, ABORTED, PENDING or, of one that was completed and is no longer
-        kept, DELETED; ``sentence`` says ``reason`` in words; ``stages`` is the manifest, null
-        unless the checkpoint is completed.
+        ``type`` is CHECKPOINT or SAVEPOINT. ``status`` is COMPLETED, ABORTED, PENDING or, of one
+        that was completed and is no longer kept, DELETED; what a driver that is no more has left
+        pending is ABORTED, as the next start will say. ``abandoned`` is true of what a restore to
+        an older one has left behind; ``sentence`` says ``reason`` in words; ``stages`` is the
+        manifest, null unless the checkpoint is completed.
         """
         return self._spark.sql(self._checkpoints_sql()).orderBy("checkpoint_id")
 
@@ -173,7 +169,7 @@ class History:
         if key is not None:
             from pyspark.sql.functions import lit
 
-            check_key(columns, key, whole=True)
+            check_key(columns, key)
             for name, value in key.items():
                 frame = frame.where(frame[quoted(name)].eqNullSafe(lit(value)))
         return frame.orderBy("checkpoint_id", *map(quoted, columns.key))
@@ -275,15 +271,17 @@ class History:
 
     def _changes_sql(self, columns: StageColumns) -> str:
         """The changes of every key over the completed checkpoints of the branch."""
-        parts = [
-            f"derived_from IS NULL AND attempt = {attempt}"
-            + ("" if upto is None else f" AND checkpoint_id <= {upto}")
-            for attempt, upto in self._branch.parts
-        ]
+        parts = [f"derived_from IS NULL AND {part}" for part in self._branch_parts()]
         parts += [f"checkpoint_id = {n}" for n in self._branch.written]
         on_line = " OR ".join(f"({part})" for part in parts) or "false"
         lineages = self._lineages_sql(columns, f"AND ({on_line})")
         return history_sql.changes(columns, self._schema(columns), self._history(columns), lineages)
+
+    def _branch_parts(self) -> list[str]:
+        return [
+            f"attempt = {attempt}" + ("" if upto is None else f" AND checkpoint_id <= {upto}")
+            for attempt, upto in self._branch.parts
+        ]
 
     def _schema(self, columns: StageColumns) -> StructType:
         return self._spark.read.format("delta").load(self._layout.state(columns.table)).schema
@@ -295,19 +293,49 @@ class History:
             f"WHEN {literal(r.code)} THEN {literal(r.sentence)}" for r in FailureReason
         )
         facts = f"(SELECT * FROM {self._facts} WHERE kind IN {_ENDS})"
+        abandoned = self._abandoned_sql()
+        lost = f"b.checkpoint_id IN ({', '.join(map(str, self._lost())) or 'NULL'})"
+        restart = literal(FailureReason.DRIVER_RESTART.code)
+        # Barriers first: what completes between the two readings is completed, and not pending.
         return f"""
-            SELECT f.checkpoint_id, IF(gone, 'DELETED', kind) AS status, reason,
+            SELECT checkpoint_id, type, status, abandoned, reason,
                    CASE reason {cases} END AS sentence, cause, attempt, base_id, triggered_at,
-                   ended_at, duration_ms, IF(gone, NULL, stages) AS stages, fingerprint, versions
-            FROM (SELECT f.*, d.checkpoint_id IS NOT NULL AS gone
-                  FROM {facts} AS f
-                  LEFT JOIN ({self._deleted_sql()}) AS d ON d.checkpoint_id = f.checkpoint_id) AS f
-            UNION ALL
-            SELECT b.checkpoint_id, 'PENDING', NULL, NULL, NULL, b.attempt, b.base_id,
-                   b.triggered_at, NULL, NULL, NULL, NULL, NULL
-            FROM {self._barriers} AS b
-            LEFT ANTI JOIN {facts} AS f ON f.checkpoint_id = b.checkpoint_id
-            WHERE b.kind <> 'END'"""
+                   ended_at, duration_ms, stages, fingerprint, versions
+            FROM (
+              SELECT b.checkpoint_id, b.kind AS type, IF({lost}, 'ABORTED', 'PENDING') AS status,
+                     {abandoned} AS abandoned, IF({lost}, {restart}, NULL) AS reason, NULL AS cause,
+                     b.attempt, b.base_id, b.triggered_at, NULL AS ended_at, NULL AS duration_ms,
+                     NULL AS stages, NULL AS fingerprint, NULL AS versions
+              FROM {self._barriers} AS b
+              LEFT ANTI JOIN {facts} AS f ON f.checkpoint_id = b.checkpoint_id
+              WHERE b.kind <> 'END'
+              UNION ALL
+              SELECT f.checkpoint_id, coalesce(type, 'CHECKPOINT'), IF(gone, 'DELETED', kind),
+                     derived_from IS NULL AND {abandoned}, reason, cause, attempt, base_id,
+                     triggered_at, ended_at, duration_ms, IF(gone, NULL, stages), fingerprint,
+                     versions
+              FROM (SELECT f.*, d.checkpoint_id IS NOT NULL AS gone
+                    FROM {facts} AS f
+                    LEFT JOIN ({self._deleted_sql()}) AS d
+                    ON d.checkpoint_id = f.checkpoint_id) AS f)"""
+
+    def _abandoned_sql(self) -> str:
+        """Whether an attempt's checkpoint lies beside the branch; a later attempt is on it."""
+        parts = self._branch_parts()
+        if not parts:
+            return "false"
+        later = f"attempt > {self._branch.parts[0][0]}"
+        return f"NOT ({' OR '.join(f'({part})' for part in (later, *parts))})"
+
+    def _lost(self) -> list[int]:
+        """What a driver that is no more has left pending: it stays so until the next start."""
+        from absflow.facts.spark_reader import SparkStorageReader
+
+        records = read_attempts(SparkStorageReader(self._spark), self._layout)
+        directory = local_directory(self._layout.root)
+        if driver_of(records)[1] or (directory and driver_gone(directory)):
+            return [trigger.barrier.checkpoint_id for trigger in self._reader.known().pending]
+        return []
 
     def _checkpoint_stages_sql(self) -> str:
         return f"""

@@ -18,6 +18,8 @@ from absflow.cli.new_command import new_command
 from absflow.cli.options import (
     STORAGE_SETTING,
     STORAGE_VARIABLE,
+    given_root,
+    id_or_latest,
     limit_option,
     limited,
     on_storage,
@@ -30,8 +32,9 @@ from absflow.cli.options import (
 )
 from absflow.cli.reader import Reader
 from absflow.cli.records import DeletionRecord
+from absflow.cli.targets import missing
 from absflow.cli.verify_command import verify_command
-from absflow.errors import AbsflowError, DeletionError
+from absflow.errors import AbsflowError, DeletionError, NotFoundError
 from absflow.facts.records import CheckpointRecord
 from absflow.protocol.checkpoints import Status
 from absflow.protocol.recovery.attempts import parse_target
@@ -75,31 +78,31 @@ def history(
 ) -> None:
     """List the checkpoints.
 
-    How each one ended, when, how long it took and what it wrote.
+    How each one ended, when, how long it took and what it wrote; which ones are savepoints, and
+    which ones a restore has abandoned. What a driver that is no more has left pending is aborted.
     """
-    reader = Reader(root_of(storage, properties_file))
-    stages = reader.stages
-    record = reader.history(limited(limit, as_json))
+    record = Reader(root_of(storage, properties_file)).history(limited(limit, as_json))
     if as_json:
         click.echo(documents.text(documents.history(record)))
         return
     console = open_console()
-    console.print(tables.history(record.shown, len(stages)))
+    console.print(tables.history(record.shown))
     console.print(tables.summary_line(record))
 
 
 @absflow.command()
-@click.argument("checkpoint_id", metavar="ID", type=int)
+@click.argument("checkpoint_id", metavar="ID", callback=id_or_latest)
 @on_storage
 def show(
-    checkpoint_id: int, storage: str | None, properties_file: Path | None, as_json: bool
+    checkpoint_id: int | str, storage: str | None, properties_file: Path | None, as_json: bool
 ) -> None:
-    """Show all of one checkpoint.
+    """Show all of the checkpoint ID, or of the latest.
 
     Its stages, how long each of their phases took, how busy and how far behind they were when it
     completed, and where the sources stood.
     """
-    record = Reader(root_of(storage, properties_file)).checkpoint(checkpoint_id)
+    reader = Reader(root_of(storage, properties_file))
+    record = reader.checkpoint(reader.number(checkpoint_id))
     if as_json:
         click.echo(documents.text(documents.checkpoint(record)))
         return
@@ -120,18 +123,24 @@ absflow.add_command(doctor_command)
 
 @absflow.command()
 @click.argument("stage")
-@click.option("--at", type=int, metavar="ID", help="A completed checkpoint. Default: the newest.")
+@click.option(
+    "--at",
+    callback=id_or_latest,
+    metavar="ID",
+    help="A completed checkpoint, or latest. Default: the newest.",
+)
 @click.option(
     "--key",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Only keys with this value in this column; NAME alone for NULL. May be repeated.",
+    help="Only keys with this value in this column, of key or state; NAME alone for NULL. May be "
+    "repeated.",
 )
 @limit_option("the first N keys")
 @on_storage
 def state(
     stage: str,
-    at: int | None,
+    at: int | str | None,
     key: tuple[str, ...],
     storage: str | None,
     properties_file: Path | None,
@@ -143,7 +152,8 @@ def state(
     One line per key, sorted by key. Times are ISO 8601, binary is base64, in --key too.
     """
     asked = {name: value if sign else None for name, sign, value in (k.partition("=") for k in key)}
-    record = Reader(root_of(storage, properties_file)).state(stage, at, asked)
+    reader = Reader(root_of(storage, properties_file))
+    record = reader.state(stage, None if at is None else reader.number(at), asked)
     count = limited(limit, as_json)
     if as_json:
         click.echo(documents.text(documents.state(record, count)))
@@ -235,6 +245,8 @@ def restore(
 ) -> None:
     """Start the job of SCRIPT from a checkpoint, with spark-submit.
 
+    A checkpoint that is not there is refused before Spark is started.
+
     With --plan nothing is changed: SCRIPT runs up to job.start(), and what a restore would do is
     shown. What SCRIPT itself prints then goes to stderr. The exit code is 1 if the checkpoint
     cannot be restored. --json needs --plan.
@@ -248,9 +260,14 @@ def restore(
     program = [script, *args]
     spark_submit = submit.spark_submit()
     options = submit.options({**settings, _RESTORE: target}, properties_file)
+    known_root = settings.get(STORAGE_SETTING) or given_root(properties_file)
+    problem = missing(known_root, parse_target(target), plan=plan_only)
     if not plan_only:
+        if problem:
+            raise NotFoundError(problem)
         submit.become([spark_submit, *options, *program])
-    document = submit.plan_of([spark_submit, *options], program)
+    run = [spark_submit, *options]
+    document = documents.no_plan(problem) if problem else submit.plan_of(run, program)
     if as_json:
         click.echo(documents.text(document))
     else:

@@ -29,9 +29,11 @@ from absflow.protocol.retention.inventory import (
 )
 
 __all__ = [
+    "cell",
     "checkpoint",
     "deletion",
     "history",
+    "no_plan",
     "plain",
     "retention",
     "sentence",
@@ -41,6 +43,7 @@ __all__ = [
 ]
 
 Document = dict[str, Any]
+_NESTED_WIDTH = 60
 
 
 def summary(record: HistoryRecord) -> Document:
@@ -93,6 +96,11 @@ def retention(record: RetentionRecord) -> Document:
             for failure in record.failing
         ],
     }
+
+
+def no_plan(problem: str) -> Document:
+    """A plan that restores nothing, as a driver says it of a checkpoint that is not there."""
+    return {"restores": False, "problems": [problem]}
 
 
 def deletion(record: DeletionRecord, answer: str) -> Document:
@@ -161,11 +169,23 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
+def cell(value: Any) -> str:
+    """A value of any column as a table shows it; a long list, map or struct is cut."""
+    shown = plain(value)
+    if shown is None or isinstance(shown, str):
+        return "NULL" if shown is None else shown
+    whole = json.dumps(shown, ensure_ascii=False)
+    nested = isinstance(shown, list | dict) and len(whole) > _NESTED_WIDTH
+    return f"{whole[: _NESTED_WIDTH - 1]}…" if nested else whole
+
+
 def _short(record: CheckpointRecord) -> Document:
     own = [s.report for s in record.stages if s.report.checkpoint_id == record.checkpoint_id]
     return {
         "checkpoint_id": record.checkpoint_id,
+        "type": record.kind.value,
         "status": record.status.value,
+        "abandoned": record.abandoned,
         "reason": record.reason,
         "sentence": sentence_of(record.reason),
         "cause": record.cause,

@@ -17,6 +17,8 @@ from absflow.settings.catalog import PREFIX, SETTINGS
 __all__ = [
     "STORAGE_SETTING",
     "STORAGE_VARIABLE",
+    "given_root",
+    "id_or_latest",
     "limit_option",
     "limited",
     "on_storage",
@@ -30,6 +32,7 @@ __all__ = [
 
 STORAGE_VARIABLE = "ABSFLOW_STORAGE"
 STORAGE_SETTING = f"{PREFIX}storage.path"
+_LATEST = "latest"
 _SHOWN = 20
 _PIPE_WIDTH = 160
 
@@ -61,6 +64,16 @@ def on_storage(command: Callable[..., None]) -> Callable[..., None]:
     for option in options:
         command = option(command)
     return command
+
+
+def id_or_latest(_: click.Context, __: click.Parameter, text: str | None) -> int | str | None:
+    """A checkpoint's id, or ``latest``; None if an option is not given."""
+    if text is None or text == _LATEST:
+        return text
+    try:
+        return int(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is neither latest nor a checkpoint's id") from error
 
 
 def setting_of(setting: str) -> str:
@@ -118,9 +131,14 @@ def root_of(storage: str | None, properties_file: Path | None) -> str:
     )
 
 
+def given_root(path: Path | None) -> str | None:
+    """The storage root that a file of Java properties sets; None without it, or without a file."""
+    return _properties(path).get(STORAGE_SETTING) if path else None
+
+
 def _from_properties(path: Path) -> str:
     """The storage root in a file of Java properties."""
-    if root := _properties(path).get(STORAGE_SETTING):
+    if root := given_root(path):
         return root
     raise SettingsError(f"{str(path)!r} does not set {STORAGE_SETTING}; add it, or use --storage")
 

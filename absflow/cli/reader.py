@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import and_
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from absflow.cli.records import DeletionRecord, RetentionRecord, StateRecord
-from absflow.cli.state_rows import is_key, newest_rows
+from absflow.cli.state_rows import is_value, newest_rows
 from absflow.cli.storage import FileReader
-from absflow.facts.absent import no_checkpoint
-from absflow.facts.attempts import driver_of, published_sinks, stages_under
+from absflow.facts.absent import no_checkpoint, no_root
+from absflow.facts.attempts import (
+    JobNow,
+    driver_of,
+    job_now,
+    plain_root,
+    published_sinks,
+    read_attempts,
+)
 from absflow.facts.inventory import JobInventory, gather
-from absflow.facts.listing import HistoryRecord, checkpoints, newest
+from absflow.facts.listing import HistoryRecord, checkpoints, latest_id, newest
+from absflow.facts.lock import driver_gone
 from absflow.facts.reading import Answer, FactReader
-from absflow.facts.records import CheckpointRecord
+from absflow.facts.records import AttemptRecord, CheckpointRecord
 from absflow.facts.stages import (
     Stages,
-    check_key,
+    check_columns,
     find_stage,
     no_stage_in_checkpoint,
+    stages_of,
     whose_completed,
 )
 from absflow.protocol.checkpoints import Manifest, StageColumns, Status
 from absflow.protocol.known import Completion, Known
 from absflow.protocol.lineage import shortened
+from absflow.protocol.recovery.branch import latest
 from absflow.protocol.retention.deletion import Deletion, freed, judge
 from absflow.protocol.retention.failures import parse
 from absflow.protocol.retention.inventory import Action, DeleteSets, RetentionPolicy
@@ -48,7 +58,7 @@ class Reader:
             StorageError: it has a path that no job can have.
         """
         self.root = root
-        url = re.sub(r"^s3[an]://", "s3://", re.sub(r"^file:/+", "/", root))
+        url = plain_root(root)
         url = url if "://" in url else os.path.abspath(url)
         check_place(url)
         self.layout = Layout(url.rstrip("/"))
@@ -65,7 +75,16 @@ class Reader:
 
     @cached_property
     def _stages(self) -> Stages:
-        return stages_under(self.storage, self.layout)
+        return stages_of(self._attempts)
+
+    @cached_property
+    def _attempts(self) -> tuple[AttemptRecord, ...]:
+        return read_attempts(self.storage, self.layout)
+
+    @cached_property
+    def _job(self) -> JobNow:
+        """Known before the facts are read: what a lost driver has written by then is all."""
+        return job_now(self.layout.root, self._attempts, self.driver())
 
     @cached_property
     def _facts(self) -> FactReader:
@@ -73,7 +92,7 @@ class Reader:
 
     def history(self, limit: int | None = None) -> HistoryRecord:
         """The newest checkpoints that were triggered; None for all."""
-        return newest(self._facts, limit)
+        return newest(self._facts, limit, self._job)
 
     def checkpoint(self, checkpoint_id: int) -> CheckpointRecord:
         """One checkpoint, whatever its status.
@@ -81,7 +100,35 @@ class Reader:
         Raises:
             NotFoundError: it was never triggered, or was deleted.
         """
-        return checkpoints(self._facts, [checkpoint_id])[0]
+        return checkpoints(self._facts, [checkpoint_id], self._job)[0]
+
+    def number(self, given: int | str) -> int:
+        """The id of a checkpoint that is given by it, or as ``latest``.
+
+        Raises:
+            NotFoundError: it is the latest, and nothing has completed under the root.
+        """
+        return given if isinstance(given, int) else latest_id(self._facts, self._job)
+
+    def find(self, checkpoint_id: int | None) -> None:
+        """Look for a checkpoint as a restore from it does; None for the latest.
+
+        Raises:
+            NotFoundError: the driver would not find it; in its words.
+        """
+        for path in (self.layout.attempts, self.layout.checkpoints):
+            if not self.storage.names(f"{path}/_delta_log"):
+                raise no_root(self.root, path)
+        job = self._job
+        known = self.known({*job.origins, *filter(None, [checkpoint_id])})
+        if checkpoint_id is None:
+            found = latest(job.root, job.attempts, known.attempts, known.written, known.deleted)
+            if found and found.root != job.root:
+                Reader(found.root).find(found.checkpoint_id)
+                return
+            checkpoint_id = found.checkpoint_id if found else None
+        if checkpoint_id not in known.there:
+            raise no_checkpoint(self._facts, checkpoint_id)
 
     def state(
         self, stage: str, checkpoint_id: int | None, key: Mapping[str, str | None] | None = None
@@ -91,23 +138,26 @@ class Reader:
         Args:
             stage: its name.
             checkpoint_id: a completed checkpoint; None for the newest.
-            key: texts (None for null) of some key columns that the rows must have.
+            key: texts (None for null) that the rows must have in some columns of key or state.
 
         Raises:
-            NotFoundError: there is no such stage, checkpoint or key column.
+            NotFoundError: there is no such stage, checkpoint or column.
         """
         find_stage(self.stages, stage)
         number, lineage, columns = self._lineage(stage, checkpoint_id)
-        check_key(columns, key or {})
+        check_columns(columns, key or {})
         history = self.storage.open(self.layout.state(columns.table))
         wanted = ds.field("set_id").isin(pa.array(lineage, pa.int64()))
-        for name, text in (key or {}).items():
-            wanted &= is_key(name, text, history.schema.field(name).type)
+        asked = {n: is_value(n, t, history.schema.field(n).type) for n, t in (key or {}).items()}
+        for name in asked.keys() & {*columns.key}:
+            wanted &= asked.pop(name)
         names = [*columns.key, *columns.state]
         # Set ids are the names of directories: other sets' files are not even opened.
         table = self.layout.state(columns.table)
         changes = self.storage.rows(table, ["set_id", "op", *names], wanted)
         rows = newest_rows(changes, columns.key, lineage).select(names)
+        # Not before: an older change of a key may have the value, and the newest another.
+        rows = rows.filter(reduce(and_, asked.values())) if asked else rows
         return StateRecord(number, columns, rows)
 
     def retention(self, policy: RetentionPolicy) -> RetentionRecord:
@@ -123,7 +173,7 @@ class Reader:
             NotFoundError: one of them is not completed, or was deleted.
         """
         ids = sorted({*checkpoint_ids})
-        records = tuple(checkpoints(self._facts, ids))
+        records = tuple(checkpoints(self._facts, ids, self._job))
         for record in records:
             if record.status is not Status.COMPLETED:
                 raise no_checkpoint(self._facts, record.checkpoint_id)
@@ -155,12 +205,15 @@ class Reader:
         return self.layout.requests
 
     def driver(self) -> tuple[int, str]:
-        """The newest driver's incarnation, and how it has ended; "" if it has not said so.
+        """The newest driver's incarnation, and how it has ended; "" if it runs, or may.
 
         Raises:
             NotFoundError: no job has ever started under the root.
         """
-        return driver_of(self.storage, self.layout)
+        incarnation, ended = driver_of(self._attempts)
+        if not ended and self.layout.root.startswith("/") and driver_gone(self.layout.root):
+            ended = "gone"
+        return incarnation, ended
 
     def answer(self, request: str) -> Answer | None:
         """What answers a request; None while nothing does."""

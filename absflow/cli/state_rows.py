@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 
 from absflow.errors import NotFoundError
 
-__all__ = ["is_key", "newest_rows"]
+__all__ = ["is_value", "newest_rows"]
 
 _ROW = "_absflow_row"
 
@@ -33,8 +33,8 @@ def newest_rows(changes: pa.Table, key: Sequence[str], lineage: Sequence[int]) -
     return changes.take(last[f"{_ROW}_max"])
 
 
-def is_key(name: str, text: str | None, type_: pa.DataType) -> ds.Expression:
-    """The rows with this value, as the command line has it, in a key column.
+def is_value(name: str, text: str | None, type_: pa.DataType) -> ds.Expression:
+    """The rows with this value, as the command line has it, in a column.
 
     Raises:
         NotFoundError: the text is no value of the column.
@@ -44,7 +44,7 @@ def is_key(name: str, text: str | None, type_: pa.DataType) -> ds.Expression:
 
 
 def _parse(name: str, text: str | None, type_: pa.DataType) -> pa.Scalar:
-    """A key column's value from the command line, in the form in which it is printed."""
+    """A column's value from the command line, in the form in which it is printed."""
     if text is None:
         return pa.scalar(None, type_)
     try:
@@ -53,6 +53,6 @@ def _parse(name: str, text: str | None, type_: pa.DataType) -> pa.Scalar:
         return pa.scalar(text, pa.string()).cast(type_)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, binascii.Error) as error:
         raise NotFoundError(
-            f"key column {name!r} has type {type_}, which {text!r} is not; give it as "
+            f"column {name!r} has type {type_}, which {text!r} is not; give it as "
             "`absflow state --json` prints it"
         ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Literal
@@ -12,12 +11,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from absflow.cli.documents import plain, sentence, summary
+from absflow.cli.documents import cell, sentence, summary
 from absflow.cli.records import DeletionRecord, StateRecord
 from absflow.facts.listing import HistoryRecord
 from absflow.facts.records import CheckpointRecord
 from absflow.facts.stages import sentence_of
-from absflow.protocol.checkpoints import StageManifest, StageReport, Status
+from absflow.protocol.checkpoints import Kind, StageManifest, StageReport, Status
 from absflow.protocol.load import Backlog
 
 __all__ = [
@@ -53,32 +52,37 @@ _BAR_WIDTH = 60
 _NONE = "-"
 
 
-def history(records: Iterable[CheckpointRecord], stage_count: int) -> Table:
-    """One line per checkpoint.
-
-    Args:
-        records: what to list.
-        stage_count: how many stages the job has.
-    """
+def history(records: Iterable[CheckpointRecord]) -> Table:
+    """One line per checkpoint."""
     table = _table("id>")
     table.add_column("status", no_wrap=True)
-    for name in ("triggered (UTC)", "duration", "stages", "rows\nchanged", "bytes\nchanged"):
+    names = ("at-\ntempt", "triggered (UTC)", "duration", "rows\nchanged", "bytes\nchanged")
+    for name in names:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("reason", overflow="fold")
+    table.add_column("notes", overflow="fold")
     for record in records:
         own = _own(record)
         done = record.status is Status.COMPLETED
         table.add_row(
             str(record.checkpoint_id),
             Text(record.status.value, _STYLES[record.status]),
+            str(record.attempt),
             _time(record.triggered_at),
             _duration(record.duration_ms),
-            f"{len(record.stages)}/{stage_count}" if done else _NONE,
             _count(sum(r.rows_changed for r in own)) if done else _NONE,
             _bytes(sum(r.bytes_changed for r in own)) if done else _NONE,
-            record.reason or "",
+            "\n".join(_notes(record)),
         )
     return table
+
+
+def _notes(record: CheckpointRecord) -> Iterator[str]:
+    if record.kind is Kind.SAVEPOINT:
+        yield "savepoint"
+    if record.abandoned:
+        yield "abandoned"
+    if record.reason:
+        yield record.reason
 
 
 def summary_line(history: HistoryRecord) -> str:
@@ -96,7 +100,7 @@ def head(record: CheckpointRecord) -> Table:
     """What is said of the checkpoint as a whole."""
     base = "full snapshots" if record.base_id == 0 else f"changes since {record.base_id}"
     lines: list[tuple[str, str | Text]] = [
-        ("checkpoint", str(record.checkpoint_id)),
+        (record.kind.value.lower(), str(record.checkpoint_id)),
         ("status", Text(record.status.value, _STYLES[record.status])),
         ("base", base),
         ("attempt", str(record.attempt)),
@@ -108,6 +112,8 @@ def head(record: CheckpointRecord) -> Table:
     if record.reason:
         sentence = sentence_of(record.reason)
         lines.append(("reason", f"{record.reason}: {sentence}" if sentence else record.reason))
+    if record.abandoned:
+        lines.append(("abandoned", "by a restore to an older one; latest never means it"))
     if record.cause:
         lines.append(("cause", record.cause))
     if record.versions:
@@ -212,7 +218,7 @@ def state(record: StateRecord, limit: int | None) -> Table:
         justify: Literal["left", "right"] = "right" if right else "left"
         table.add_column(Text(column.name), style=style, justify=justify, overflow="fold")
     for row in rows.to_pylist():
-        table.add_row(*(Text(_cell(value)) for value in row.values()))
+        table.add_row(*(Text(cell(value)) for value in row.values()))
     return table
 
 
@@ -351,13 +357,6 @@ def _bar(report: StageReport, scale: int) -> Text:
         at += getattr(report, field)
         bar.append(sign * (round(at * _BAR_WIDTH / scale) - before), colour)
     return bar
-
-
-def _cell(value: Any) -> str:
-    shown = plain(value)
-    if shown is None or isinstance(shown, str):
-        return "NULL" if shown is None else shown
-    return json.dumps(shown, ensure_ascii=False)
 
 
 def _time(time: datetime) -> str:

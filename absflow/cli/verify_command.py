@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from absflow.cli.documents import text
-from absflow.cli.options import on_storage, open_console, root_of
+from absflow.cli.options import id_or_latest, on_storage, open_console, root_of
 from absflow.cli.reader import Reader
 from absflow.cli.verification import Verification, verify
 
@@ -18,12 +18,12 @@ __all__ = ["verify_command"]
 
 
 @click.command("verify")
-@click.argument("checkpoint_id", metavar="ID", type=int)
+@click.argument("checkpoint_id", metavar="ID", callback=id_or_latest)
 @on_storage
 def verify_command(
-    checkpoint_id: int, storage: str | None, properties_file: Path | None, as_json: bool
+    checkpoint_id: int | str, storage: str | None, properties_file: Path | None, as_json: bool
 ) -> None:
-    """Read all that checkpoint ID needs, and say what is damaged.
+    """Read all that checkpoint ID, or the latest, needs, and say what is damaged.
 
     Its sets of state, its rows in flight, and the files of large state that its attempt works on
     are compared with what was written. Nothing is restored or changed. The exit code is 1 if
@@ -32,7 +32,9 @@ def verify_command(
     waiting = Console(stderr=True, markup=False, highlight=False)
     with waiting.status("reading") as status:
         reader = Reader(root_of(storage, properties_file))
-        found = verify(reader, checkpoint_id, lambda part: status.update(f"reading {part}"))
+        found = verify(
+            reader, reader.number(checkpoint_id), lambda part: status.update(f"reading {part}")
+        )
     if as_json:
         click.echo(text(_document(found)))
     else:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from absflow.errors import NotFoundError
 from absflow.facts.reading import FactReader
 
-__all__ = ["no_checkpoint"]
+__all__ = ["no_checkpoint", "no_root"]
+
+
+def no_root(root: str, table: str) -> NotFoundError:
+    """The error for a restore from a root without one of the tables of a job."""
+    return NotFoundError(
+        f"{root!r} is not the storage root of a job: there is no table {table!r}; "
+        "spark.absflow.restore.from takes latest, ID, or PATH#ID"
+    )
 
 
 def no_checkpoint(facts: FactReader, asked: int | None) -> NotFoundError:

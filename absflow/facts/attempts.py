@@ -2,15 +2,71 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
 from absflow.facts.reading import StorageReader
-from absflow.facts.records import AttemptRecord, attempt_record, ready_of
+from absflow.facts.records import AttemptRecord, attempt_record, attempts_of, ready_of
 from absflow.facts.stages import Stages, stages_of
 from absflow.protocol.checkpoints import AttemptFact
+from absflow.protocol.recovery.attempts import Attempt
 from absflow.storage.layout import Layout
 
-__all__ = ["driver_of", "published_sinks", "read_attempts", "stages_under"]
+__all__ = [
+    "JobNow",
+    "driver_of",
+    "job_now",
+    "plain_root",
+    "published_sinks",
+    "read_attempts",
+    "stages_under",
+]
 
 _COLUMNS = ("attempt", "incarnation", "kind", "restored_from", "details")
+
+
+@dataclass(frozen=True, slots=True)
+class JobNow:
+    """The job as it is now, by which its checkpoints are judged.
+
+    Attributes:
+        root: its storage root, as origins name it.
+        attempts: all of them.
+        lost: the driver that is no more, in words; empty if there is one, or may be.
+    """
+
+    root: str
+    attempts: tuple[Attempt, ...] = ()
+    lost: str = ""
+
+    @property
+    def origins(self) -> set[int]:
+        """The checkpoints of this root that attempts were restored from."""
+        origins = (a.origin for a in self.attempts if a.origin)
+        return {o.checkpoint_id for o in origins if o.root == self.root}
+
+
+def job_now(root: str, records: Iterable[AttemptRecord], driver: tuple[int, str]) -> JobNow:
+    """The job as its attempts say, with a root that names it in one way for all readers.
+
+    Args:
+        root: its storage root, under any name.
+        records: the facts of its attempts.
+        driver: the newest one's incarnation, and how it has ended; "" if it has not.
+    """
+    attempts = (
+        replace(a, origin=a.origin and replace(a.origin, root=plain_root(a.origin.root)))
+        for a in attempts_of(records)
+    )
+    incarnation, ended = driver
+    lost = f"driver incarnation {incarnation} has {ended}" if ended else ""
+    return JobNow(plain_root(root), tuple(attempts), lost)
+
+
+def plain_root(root: str) -> str:
+    """A root as it is named by Spark and by who reads it without, who has other schemes."""
+    return re.sub("^s3[an]://", "s3://", re.sub("^file:/+", "/", root))
 
 
 def read_attempts(reader: StorageReader, layout: Layout) -> tuple[AttemptRecord, ...]:
@@ -36,14 +92,9 @@ def published_sinks(reader: StorageReader, layout: Layout) -> dict[str, str]:
     return dict(newest.on_checkpoint) if newest else {}
 
 
-def driver_of(reader: StorageReader, layout: Layout) -> tuple[int, str]:
-    """The newest driver's incarnation, and how it has ended; "" if it has not said so.
-
-    Raises:
-        NotFoundError: no job has ever started there.
-    """
-    facts = read_attempts(reader, layout)
-    newest = max(fact.incarnation for fact in facts)
+def driver_of(facts: Collection[AttemptRecord]) -> tuple[int, str]:
+    """The newest driver's incarnation, and how it has ended; "" if it has not said so."""
+    newest = max((fact.incarnation for fact in facts), default=0)
     kinds = [fact.kind for fact in facts if fact.incarnation == newest]
     if AttemptFact.WRITTEN in kinds:  # whoever writes a savepoint runs no job
         return newest, "ended"

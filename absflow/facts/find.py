@@ -8,8 +8,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from absflow.errors import NotFoundError
-from absflow.facts.absent import no_checkpoint
+from absflow.facts.absent import no_checkpoint, no_root
 from absflow.facts.attempts import read_attempts
 from absflow.facts.reading import FactReader
 from absflow.facts.records import AttemptRecord, Ready, attempts_of, details_of, ready_of
@@ -67,10 +66,7 @@ def find_checkpoint(
     layout = Layout(root)
     for path in (layout.attempts, layout.checkpoints):
         if not tables.exists(files, path):
-            raise NotFoundError(
-                f"{root!r} is not the storage root of a job: there is no table {path!r}; "
-                "spark.absflow.restore.from takes latest, ID, or PATH#ID"
-            )
+            raise no_root(root, path)
     facts = FactReader(SparkStorageReader(spark), layout)
     records = read_attempts(SparkStorageReader(spark), layout)
     attempts = attempts_of(records)

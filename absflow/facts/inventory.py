@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from absflow.errors import NotFoundError
-from absflow.facts.attempts import read_attempts
+from absflow.facts.attempts import plain_root, read_attempts
 from absflow.facts.reading import FactReader, StorageReader
 from absflow.facts.records import AttemptRecord, Ready, attempts_of, details_of, ready_of
 from absflow.facts.stages import Stages, stages_of, whose_completed
@@ -189,12 +189,7 @@ def _attempts(root: str, started: Iterable[AttemptRecord]) -> list[attempts.Atte
 def _origin(root: str, attempt: attempts.Attempt) -> int:
     """What an attempt was restored from; 0 if that lies under another root."""
     origin = attempt.origin
-    return origin.checkpoint_id if origin and _plain(origin.root) == _plain(root) else 0
-
-
-def _plain(root: str) -> str:
-    """A root as it is named by Spark and by who reads it without, who has other schemes."""
-    return re.sub("^s3[an]://", "s3://", re.sub("^file:/+", "/", root))
+    return origin.checkpoint_id if origin and plain_root(origin.root) == plain_root(root) else 0
 
 
 def _completed(checkpoint_id: int, attempt: int, manifest: _Stages) -> Completed:

@@ -6,13 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from absflow.errors import NotFoundError
 from absflow.facts.absent import no_checkpoint
+from absflow.facts.attempts import JobNow
 from absflow.facts.reading import FactReader
 from absflow.facts.records import CheckpointRecord, timestamp
-from absflow.protocol.checkpoints import Status
+from absflow.protocol.checkpoints import FailureReason, Status
 from absflow.protocol.known import Known, Trigger
+from absflow.protocol.recovery.branch import branch_of, latest
 
-__all__ = ["HistoryRecord", "checkpoints", "newest"]
+__all__ = ["HistoryRecord", "checkpoints", "latest_id", "newest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,30 +38,31 @@ class HistoryRecord:
         return sum(self.counts.values())
 
 
-def newest(facts: FactReader, limit: int | None) -> HistoryRecord:
+def newest(facts: FactReader, limit: int | None, job: JobNow) -> HistoryRecord:
     """The newest checkpoints of a job; None for all."""
-    known = facts.known()
+    known = facts.known(named=job.origins)
     pending = {t.barrier.checkpoint_id: t for t in known.pending}
     ids = sorted({*pending, *facts.newest_ended(known, limit)})
     shown = ids if limit is None else ids[-limit:]
     durations = facts.durations(known.there)
+    lost = len(pending) if job.lost else 0
     counts = {
-        Status.PENDING: len(pending),
+        Status.PENDING: len(pending) - lost,
         Status.COMPLETED: len(known.there),
-        Status.ABORTED: known.aborted_count,
+        Status.ABORTED: known.aborted_count + lost,
         Status.DELETED: known.done_count - len(known.there),
     }
     middle = median(durations) if durations else None
-    return HistoryRecord(tuple(_records(facts, known, shown)), counts, middle)
+    return HistoryRecord(tuple(_records(facts, known, shown, job)), counts, middle)
 
 
-def checkpoints(facts: FactReader, ids: Sequence[int]) -> list[CheckpointRecord]:
+def checkpoints(facts: FactReader, ids: Sequence[int], job: JobNow) -> list[CheckpointRecord]:
     """These checkpoints, whatever their status.
 
     Raises:
         NotFoundError: one was never triggered, or was deleted.
     """
-    records = _records(facts, facts.known(named=ids), ids)
+    records = _records(facts, facts.known(named={*ids, *job.origins}), ids, job)
     there = {r.checkpoint_id: r for r in records if r.status is not Status.DELETED}
     for checkpoint_id in ids:
         if checkpoint_id not in there:
@@ -66,15 +70,43 @@ def checkpoints(facts: FactReader, ids: Sequence[int]) -> list[CheckpointRecord]
     return [there[n] for n in ids]
 
 
-def _records(facts: FactReader, known: Known, ids: Iterable[int]) -> list[CheckpointRecord]:
+def latest_id(facts: FactReader, job: JobNow) -> int:
+    """The checkpoint that ``latest`` means.
+
+    Raises:
+        NotFoundError: nothing has completed under this root.
+    """
+    known = facts.known(named=job.origins)
+    found = latest(job.root, job.attempts, known.attempts, known.written, known.deleted)
+    if found is None:
+        raise no_checkpoint(facts, None)
+    if found.root != job.root:
+        raise NotFoundError(
+            f"nothing has completed under {job.root!r} yet, which is a fork; its latest checkpoint "
+            f"is {found.checkpoint_id} under {found.root!r}: look there"
+        )
+    return found.checkpoint_id
+
+
+def _records(
+    facts: FactReader, known: Known, ids: Iterable[int], job: JobNow
+) -> list[CheckpointRecord]:
     wanted = {*ids}
     there = {*known.there}
     pending = (t for t in known.pending if t.barrier.checkpoint_id in wanted)
     records = [
         *(_ended(r, gone=r.checkpoint_id not in there) for r in facts.ended(wanted)),
-        *map(_pending, pending),
+        *(_pending(t, job.lost) for t in pending),
     ]
-    return sorted(records, key=lambda record: record.checkpoint_id)
+    branch = branch_of(job.root, job.attempts, known.attempts, known.written)
+    # What was written is no moment of the job: no restore can leave it behind.
+    beside = {
+        r.checkpoint_id
+        for r in records
+        if r.checkpoint_id not in known.written and not branch.holds(r.attempt, r.checkpoint_id)
+    }
+    marked = (replace(r, abandoned=r.checkpoint_id in beside) for r in records)
+    return sorted(marked, key=lambda record: record.checkpoint_id)
 
 
 def _ended(record: CheckpointRecord, *, gone: bool) -> CheckpointRecord:
@@ -84,12 +116,15 @@ def _ended(record: CheckpointRecord, *, gone: bool) -> CheckpointRecord:
     return record
 
 
-def _pending(trigger: Trigger) -> CheckpointRecord:
-    """A checkpoint without a terminal fact."""
+def _pending(trigger: Trigger, lost: str) -> CheckpointRecord:
+    """A checkpoint without a terminal fact; that of a ``lost`` driver the next start aborts."""
     barrier = trigger.barrier
     return CheckpointRecord(
         checkpoint_id=barrier.checkpoint_id,
-        status=Status.PENDING,
+        status=Status.ABORTED if lost else Status.PENDING,
+        reason=FailureReason.DRIVER_RESTART.code if lost else None,
+        cause=f"{lost}; the next start aborts what it has left" if lost else None,
+        kind=trigger.kind,
         attempt=trigger.attempt,
         base_id=barrier.base_id,
         triggered_at=timestamp(barrier.triggered_ms),

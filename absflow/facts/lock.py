@@ -31,7 +31,7 @@ from datetime import datetime, timezone
 
 from absflow.errors import StorageError
 
-__all__ = ["RootLock", "hold"]
+__all__ = ["RootLock", "driver_gone", "hold", "local_directory"]
 
 # Far above what a driver needs to end its micro-batches and what it still appends.
 TAKEOVER_WAIT_S = 60.0
@@ -102,6 +102,29 @@ def hold(root: str, before_asking: Callable[[], object]) -> RootLock:
             "system that this user can write to and that knows flock"
         ) from error
     return RootLock(note, file)
+
+
+def driver_gone(directory: str) -> bool:
+    """Whether the driver that held a root's lock last is no more; False also if it is not known.
+
+    It is known of a driver of this machine only: a file system may keep ``flock`` to one. A driver
+    that starts at this very moment finds the lock held, and has it at its next look.
+
+    Args:
+        directory: the root's, on a local file system.
+    """
+    path = f"{directory}/{_LOCK}"
+    if f" on {socket.gethostname()}, started " not in (_text(path) or ""):
+        return False
+    try:
+        file = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        finally:
+            os.close(file)
+    except OSError:
+        return False
+    return True
 
 
 def local_directory(root: str) -> str | None:

@@ -112,6 +112,7 @@ class CheckpointRecord:
         stages: the manifest; empty unless completed.
         versions: of absflow, pyspark and delta-spark.
         kind: whether the clock or a person asked for it.
+        abandoned: a restore to an older one has left it beside the branch.
     """
 
     checkpoint_id: int
@@ -126,6 +127,7 @@ class CheckpointRecord:
     stages: tuple[StageManifest, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     kind: Kind = Kind.CHECKPOINT
+    abandoned: bool = False
 
 
 def written_savepoints(rows: Iterable[Mapping[str, Any]]) -> dict[int, WrittenSavepoint]:
@@ -264,6 +266,8 @@ def request_row(request: str, time_ms: int, **wanted: Any) -> dict[str, Any]:
 
 
 _REPORT = [each.name for each in fields(StageReport)]
+# A null is what was not measured; of `rows_out` alone it says something.
+_MEASURED = {each.name for each in fields(StageReport) if each.default == 0} - {"rows_out"}
 _LOAD = [each.name for each in fields(Load)]
 
 
@@ -286,7 +290,7 @@ def stage_of(row: Mapping[str, Any]) -> StageManifest:
         ChannelState(row["stage"], **{**state, "files": tuple(state["files"] or ())})
         for state in row["in_flight"] or []
     )
-    known = {name: row[name] for name in _REPORT}
+    known = {n: row[n] for n in _REPORT if n not in _MEASURED or row[n] is not None}
     known["positions"] = dict(row["positions"] or [])
     known["in_flight"] = {state.input: state.position for state in in_flight}
     load = None

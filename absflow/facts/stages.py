@@ -18,6 +18,7 @@ from absflow.protocol.recovery.savepoint_writer import NO_ATTEMPT
 
 __all__ = [
     "Stages",
+    "check_columns",
     "check_key",
     "find_stage",
     "no_stage_in_checkpoint",
@@ -117,13 +118,26 @@ def find_stage(stages: Mapping[str, StageColumns], name: str) -> StageColumns:
     return stages[name]
 
 
-def check_key(columns: StageColumns, asked: Collection[str], *, whole: bool = False) -> None:
-    """Refuse names that are not key columns of the stage.
+def check_columns(columns: StageColumns, asked: Collection[str]) -> None:
+    """Refuse names that are not columns of the stage's state.
+
+    Raises:
+        NotFoundError: naming what is unknown.
+    """
+    unknown = [name for name in asked if name not in {*columns.key, *columns.state}]
+    if unknown:
+        raise NotFoundError(
+            f"stage {columns.stage!r} has no column {_names(unknown)}; it has the key columns "
+            f"{_names(columns.key)} and the state columns {_names(columns.state)}"
+        )
+
+
+def check_key(columns: StageColumns, asked: Collection[str]) -> None:
+    """Refuse names that are not the key columns of the stage.
 
     Args:
         columns: the stage.
         asked: the names given.
-        whole: every key column must be among them.
 
     Raises:
         NotFoundError: naming what is unknown or missing.
@@ -133,7 +147,7 @@ def check_key(columns: StageColumns, asked: Collection[str], *, whole: bool = Fa
     if unknown:
         raise NotFoundError(f"{_names(unknown)} is no key column; {has}")
     missing = [name for name in columns.key if name not in asked]
-    if whole and missing:
+    if missing:
         raise NotFoundError(f"the key lacks {_names(missing)}; {has}; a null is given as None")
 
 

@@ -235,10 +235,31 @@ def retire(root: Root, checkpoint_id: int) -> None:
     _add_fact(root, {"checkpoint_id": checkpoint_id, "kind": "DELETED"})
 
 
-def end_driver(root: Root) -> None:
+def end_driver(root: Root, incarnation: int = 2) -> None:
     """Let the newest driver say that it has ended."""
-    fact = {"attempt": 1, "incarnation": 2, "at": START, "kind": "ENDED"}
+    fact = {"attempt": 1, "incarnation": incarnation, "at": START, "kind": "ENDED"}
     _write(root.path / "attempts", ATTEMPTS, [fact])
+
+
+def restore(root: Root, attempt: int, checkpoint_id: int) -> None:
+    """Begin an attempt from a checkpoint, as a restore does."""
+    table = DeltaTable(root.path / "attempts").to_pyarrow_table()
+    facts = [row for row in table.to_pylist() if row["kind"] in {"STARTED", "READY"}]
+    driver = max(table["incarnation"].to_pylist()) + 1
+    origin = f"file:{root.path}#{checkpoint_id}"
+    new = {"attempt": attempt, "incarnation": driver, "restored_from": origin}
+    _write(root.path / "attempts", ATTEMPTS, [{**row, **new} for row in facts[:2]])
+
+
+def complete(root: Root, checkpoint_id: int, **fact: Any) -> None:
+    """Let a checkpoint complete, with the stages of the one that completed last."""
+    done = DeltaTable(root.path / "checkpoints").to_pyarrow_table().to_pylist()
+    newest = max((r for r in done if r["kind"] == "COMPLETED"), key=lambda r: r["checkpoint_id"])
+    _write(
+        root.path / "checkpoints",
+        CHECKPOINTS,
+        [{**newest, "checkpoint_id": checkpoint_id, "base_id": 0, "type": None, **fact}],
+    )
 
 
 def requests(root: Root) -> list[Row]:

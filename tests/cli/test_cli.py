@@ -168,7 +168,9 @@ def test_history_as_json_has_every_checkpoint(small):
     assert [r["status"] for r in rows] == [c.kind or "PENDING" for c in CHECKPOINT_HISTORY]
     assert rows[1] == {
         "checkpoint_id": 2,
+        "type": "CHECKPOINT",
         "status": "ABORTED",
+        "abandoned": False,
         "reason": "EXPIRED",
         "sentence": "not every stage reported within its timeout",
         "cause": None,

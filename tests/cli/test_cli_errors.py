@@ -78,11 +78,12 @@ def test_a_job_that_has_just_started_has_an_empty_history(tmp_path):
         (("show", "10"), "checkpoint 10 was never triggered; completed are 6 from 1 to 8"),
         (
             ("state", "route-pairs", "--key", "tailnum=N1"),
-            "'tailnum' is no key column; stage 'route-pairs' has the key columns 'origin', 'day'",
+            "stage 'route-pairs' has no column 'tailnum'; it has the key columns 'origin', 'day' "
+            "and the state columns 'seen', 'op-n'",
         ),
         (
             ("state", "route-pairs", "--key", "day=tomorrow"),
-            "key column 'day' has type date32[day], which 'tomorrow' is not; give it as `absflow "
+            "column 'day' has type date32[day], which 'tomorrow' is not; give it as `absflow "
             "state --json` prints it",
         ),
     ],
@@ -115,7 +116,7 @@ def test_a_properties_file_must_set_the_storage_root(tmp_path):
     ("arguments", "said"),
     [
         (("history",), "no storage root given"),
-        (("show", "seven"), "'seven' is not a valid integer"),
+        (("show", "seven"), "'seven' is neither latest nor a checkpoint's id"),
         (("history", "--limit", "-1"), "-1 is not in the range"),
         (("history", "--properties-file", "absent.conf"), "does not exist"),
         (("forget",), "No such command 'forget'"),

@@ -283,30 +283,30 @@ def options_of(tmp_path, monkeypatch, *arguments, **environment):
     return shown
 
 
-def test_options_are_handed_on(tmp_path, monkeypatch):
+def test_options_are_handed_on(small, tmp_path, monkeypatch):
     """Settings as --conf, what is asked for last; the program's arguments are left as they are."""
     file = tmp_path / "job.conf"
     file.write_text("")
     arguments = ["--storage", "/data/job", "--properties-file", str(file)]
-    arguments += ["--conf", "spark.master=local[2]", "--from", "/data/other#7"]
+    arguments += ["--conf", "spark.master=local[2]", "--from", f"{small.path}#8"]
     shown = options_of(tmp_path, monkeypatch, *arguments, "job.py", "--from", "x", "-h", "--", "y")
     assert shown == [
         *("--properties-file", str(file)),
         "spark.absflow.storage.path=/data/job",
         *("--conf", "spark.master=local[2]"),
-        *("--conf", "spark.absflow.restore.from=/data/other#7"),
+        *("--conf", f"spark.absflow.restore.from={small.path}#8"),
         *("--conf", "job.py", "--from", "x", "-h", "--", "y"),
     ]
 
 
-def test_the_storage_root_may_be_the_programs_own(tmp_path, monkeypatch):
+def test_the_storage_root_may_be_the_programs_own(small, tmp_path, monkeypatch):
     """The environment is asked last, and not at all if there is a file."""
-    variable = {"ABSFLOW_STORAGE": "/data/job"}
+    variable = {"ABSFLOW_STORAGE": str(small.path)}
     wished = "spark.absflow.restore.from=latest"
     arguments = ("--from", "latest", "job.py")
     assert options_of(tmp_path, monkeypatch, *arguments) == [wished, "--conf", "job.py"]
     assert options_of(tmp_path, monkeypatch, *arguments, **variable) == [
-        *("spark.absflow.storage.path=/data/job", "--conf", wished),
+        *(f"spark.absflow.storage.path={small.path}", "--conf", wished),
         *("--conf", "job.py"),
     ]
     file = tmp_path / "job.conf"

@@ -9,7 +9,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "cli"))
 
 from shared_roots import CHECKPOINT_HISTORY, KEY_VALUES, aircraft, write_rich_root
-from storage_roots import Checkpoint, write_root
+from storage_roots import Checkpoint, complete, end_driver, restore, write_root
 
 import absflow
 from absflow.cli.reader import Reader
@@ -80,6 +80,25 @@ def test_stages_has_every_report(history, root):
     assert by_name["route-pairs"]["snapshot_id"] == 5
     assert by_name["aircraft"]["lineage"] == [6, 8]
     assert dict(by_name["legs"]["positions"]) == {"legs": '{"logOffset":3}'}
+
+
+def test_checkpoints_are_those_of_the_job_as_it_is_now(spark, tmp_path):
+    """Savepoints, attempts, what a restore abandoned and a lost driver left: as the CLI says."""
+    root = write_root(tmp_path / "job", [aircraft()], CHECKPOINT_HISTORY)
+    restore(root, 2, 4)
+    complete(root, 10, attempt=2, type="SAVEPOINT")
+    history = absflow.history(spark, str(root.path))
+    end_driver(root, 3)
+    rows = [row.asDict() for row in history.checkpoints().collect()]
+    record = Reader(str(root.path)).history()
+    names = ("checkpoint_id", "type", "status", "abandoned", "reason", "attempt")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (r.checkpoint_id, r.kind.value, r.status.value, r.abandoned, r.reason, r.attempt)
+        for r in record.shown
+    ]
+    assert rows[8]["sentence"] == "the driver was restarted while it was pending"
+    assert [row["checkpoint_id"] for row in rows if row["abandoned"]] == [5, 6, 7, 8, 9]
+    assert rows[9]["type"] == "SAVEPOINT"
 
 
 # -- state ------------------------------------------------------------------------------------

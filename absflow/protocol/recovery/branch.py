@@ -37,6 +37,12 @@ class Branch:
     written: tuple[int, ...] = ()
     beyond: Origin | None = None
 
+    def holds(self, attempt: int, checkpoint_id: int) -> bool:
+        """Whether what an attempt took by itself is of the job as it is now."""
+        # A job without any ready attempt has abandoned nothing.
+        parts = [upto for at, upto in self.parts if at == attempt]
+        return not self.parts or any(upto is None or checkpoint_id <= upto for upto in parts)
+
 
 def branch_of(
     root: str,
