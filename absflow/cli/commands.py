@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,19 +10,15 @@ from typing import Any
 import click
 from rich.console import Console
 
-from absflow.cli import asking, documents, submit, tables
+from absflow.cli import asking, documents, tables
 from absflow.cli.doctor_command import doctor_command
 from absflow.cli.new_command import new_command
 from absflow.cli.options import (
-    STORAGE_SETTING,
-    STORAGE_VARIABLE,
-    given_root,
     id_or_latest,
     limit_option,
     limited,
     on_storage,
     open_console,
-    pair,
     root_of,
     setting_number,
     setting_of,
@@ -32,18 +26,14 @@ from absflow.cli.options import (
 )
 from absflow.cli.reader import Reader
 from absflow.cli.records import DeletionRecord
-from absflow.cli.targets import missing
+from absflow.cli.restore_command import restore_command
 from absflow.cli.verify_command import verify_command
-from absflow.errors import AbsflowError, DeletionError, NotFoundError
+from absflow.errors import AbsflowError, DeletionError
 from absflow.facts.records import CheckpointRecord
 from absflow.protocol.checkpoints import Status
-from absflow.protocol.recovery.attempts import parse_target
 from absflow.protocol.retention.inventory import RetentionPolicy
-from absflow.settings.catalog import PREFIX
 
 __all__ = ["absflow"]
-
-_RESTORE = f"{PREFIX}restore.from"
 
 
 class _Group(click.Group):
@@ -119,6 +109,7 @@ def show(
 absflow.add_command(new_command)
 absflow.add_command(verify_command)
 absflow.add_command(doctor_command)
+absflow.add_command(restore_command)
 
 
 @absflow.command()
@@ -204,75 +195,6 @@ def gc(
         click.echo(f"stays: {line}")
     for failure in record.failing:
         click.echo(f"failed: {documents.failure_sentence(failure)}")
-
-
-def _restore_from(_: click.Context, __: click.Parameter, text: str) -> str:
-    try:
-        parse_target(text)
-    except ValueError as expected:
-        raise click.BadParameter(f"{text!r} is not {expected}") from expected
-    return text
-
-
-@absflow.command(context_settings={"allow_interspersed_args": False})
-@click.argument("script")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--conf",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A setting of Spark or absflow, as for spark-submit. May be repeated.",
-)
-@click.option("--plan", "plan_only", is_flag=True, help="Only show what would be done.")
-@click.option(
-    "--from",
-    "target",
-    required=True,
-    callback=_restore_from,
-    metavar="CHECKPOINT",
-    help="latest, ID, or PATH#ID of another storage root, of which this becomes a fork.",
-)
-@on_storage
-def restore(
-    script: str,
-    args: tuple[str, ...],
-    conf: tuple[str, ...],
-    plan_only: bool,
-    target: str,
-    storage: str | None,
-    properties_file: Path | None,
-    as_json: bool,
-) -> None:
-    """Start the job of SCRIPT from a checkpoint, with spark-submit.
-
-    A checkpoint that is not there is refused before Spark is started.
-
-    With --plan nothing is changed: SCRIPT runs up to job.start(), and what a restore would do is
-    shown. What SCRIPT itself prints then goes to stderr. The exit code is 1 if the checkpoint
-    cannot be restored. --json needs --plan.
-
-    --properties-file goes to spark-submit whole, and so does each --conf.
-    """
-    if as_json and not plan_only:
-        raise click.UsageError("--json is for the plan; give --plan, too")
-    root = storage or (None if properties_file else os.environ.get(STORAGE_VARIABLE))
-    settings = {**({STORAGE_SETTING: root} if root else {}), **dict(map(pair, conf))}
-    program = [script, *args]
-    spark_submit = submit.spark_submit()
-    options = submit.options({**settings, _RESTORE: target}, properties_file)
-    known_root = settings.get(STORAGE_SETTING) or given_root(properties_file)
-    problem = missing(known_root, parse_target(target), plan=plan_only)
-    if not plan_only:
-        if problem:
-            raise NotFoundError(problem)
-        submit.become([spark_submit, *options, *program])
-    run = [spark_submit, *options]
-    document = documents.no_plan(problem) if problem else submit.plan_of(run, program)
-    if as_json:
-        click.echo(documents.text(document))
-    else:
-        _show_plan(document, [*submit.options(settings, properties_file), *program])
-    click.get_current_context().exit(1 if document["problems"] else 0)
 
 
 @absflow.command()
@@ -380,25 +302,3 @@ def _answer_text(answer: str, record: DeletionRecord, root: str) -> str:
 
 def _these(records: Sequence[CheckpointRecord]) -> str:
     return ", ".join(f"{r.kind.value.lower()} {r.checkpoint_id}" for r in records)
-
-
-def _show_plan(document: documents.Document, arguments: Sequence[str]) -> None:
-    """Print the plan, and at last what to run to do it."""
-    console = open_console()
-    if document["restores"]:
-        for block in tables.plan(document):
-            console.print(block)
-            console.print()
-    if document["problems"]:
-        console.print(tables.listed("problems", document["problems"], "red"))
-        console.print("\nThis cannot be restored, and nothing was changed.")
-    elif document["restores"]:
-        origin = document["origin"]
-        which = f"{origin['root']}#" if document["fork"] else ""
-        target = f"{which}{origin['checkpoint_id']}"
-        console.print("Nothing was changed. To do it, stop the job if it runs, then:")
-        console.print(
-            shlex.join(["absflow", "restore", "--from", target, *arguments]), soft_wrap=True
-        )
-    else:
-        console.print(f"Nothing would be restored: the program does not heed {_RESTORE}.")

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from absflow.cli import commands, submit, tables
+from absflow.cli import restore_command, submit, tables
 from absflow.cli.commands import absflow
 from absflow.errors import JobFailedError
 from absflow.protocol.checkpoints import ChannelState
@@ -168,7 +168,7 @@ def test_a_plan_says_what_it_holds():
 def test_a_plan_is_shown_as_in_golden(name, monkeypatch, capsys):
     """Each block, problems, and the line that says what to run; UPDATE_GOLDEN=1 writes anew."""
     monkeypatch.setenv("COLUMNS", "100")
-    commands._show_plan(DOCUMENTS[name], ["--conf", "spark.master=local[2]", "job.py", "a b"])
+    restore_command.show_plan(DOCUMENTS[name], ["--conf", "spark.master=local[2]", "job.py", "a b"])
     printed = "".join(line.rstrip() + "\n" for line in capsys.readouterr().out.splitlines())
     file = GOLDEN / f"{name}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
