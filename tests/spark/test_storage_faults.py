@@ -150,14 +150,19 @@ def test_nothing_is_lost_whatever_call_fails(
     restore = job.live(None, RESTORE).met - go_on
     # A start that goes on asks for the same, but finds what a new job has to make.
     begin = {fault for fault in begin if fault.call.startswith(("create", "append /job/attempts"))}
+    # Files of a table are read one by one while it has few; this job gets many.
+    young = {fault for fault in go_on if "/part-" in fault.call}
+    go_on -= young
     assert len(begin) >= 10
     assert len(restore) >= 10
     missed = [str(f) for f in shuffled(go_on) if not job.live(f, {}).failed]
     job.check()
     missed += [str(f) for f in shuffled(restore) if not job.live(f, RESTORE).failed]
     job.check()
-    for number, fault in enumerate(shuffled(begin)):
+    for number, fault in enumerate(shuffled(begin | young)):
         fresh = Job(spark, tmp_path / str(number), mode)
+        if fault in young:
+            fresh.live(None, {})
         missed += [] if fresh.live(fault, {}).failed else [str(fault)]
         fresh.check()
     # A poll may come too late to meet a commit that a shorter life did not wait for.
