@@ -87,7 +87,9 @@ def test_a_driver_says_why_a_checkpoint_was_aborted(
     write_source(tmp_path / "a", files=2, rows=60, seed=5)
     caplog.set_level(logging.INFO, logger="absflow")
     with (
-        settings(spark, conf(tmp_path, checkpoint__timeout="100ms")),
+        settings(
+            spark, conf(tmp_path, checkpoint__timeout="100ms", checkpoint__tolerable_failed="0")
+        ),
         pytest.raises(absflow.JobFailedError, match="1 checkpoints failed in a row"),
     ):
         job_of(spark, tmp_path, slow).start().await_termination()
