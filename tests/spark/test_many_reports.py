@@ -27,7 +27,7 @@ import absflow
 from absflow.protocol.checkpoints import StageReport
 from absflow.protocol.coordinator.messages import HistoryFound, StageReported
 from absflow.protocol.restarts import Restarts
-from absflow.spark.batch.listener import batch_done
+from absflow.spark.batch.listener import BatchDone, batch_done
 from absflow.spark.control import loop
 from absflow.spark.control.progress import RetentionProgress, StageProgress
 from absflow.spark.start import attempt
@@ -130,12 +130,11 @@ class Query:
 
     def done(self, batch: int) -> dict[str, Any]:
         end = None if self.input.root else json.loads(self.position())
-        source = {"startOffset": None, "endOffset": end, "latestOffset": None}
+        source = {"startOffset": None, "endOffset": end, "latestOffset": None, "numInputRows": 10}
         return {
             "runId": self.run_id,
             "batchId": batch,
             "timestamp": "2026-01-01T00:00:00.000Z",
-            "numInputRows": 10,
             "durationMs": {"latestOffset": 1, "addBatch": 3, "triggerExecution": 5},
             "sources": [source],
         }
@@ -145,6 +144,9 @@ class Query:
 
     def last_progress(self) -> None:
         return None
+
+    def rows_of(self, batch: BatchDone) -> int:
+        return sum(batch.rows)
 
     def stop(self) -> None:
         self.reports.over.set()
