@@ -83,9 +83,8 @@ if not TYPE_CHECKING:  # a checker that saw this would take any name for one of 
         """Import a public name on first use (PEP 562)."""
         if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if (
-            _LAZY[name] != "absflow.columnar.process"
-        ):  # an error of our own before one of the insides of another pyspark
+        if _LAZY[name] != "absflow.columnar.process":
+            # An error of our own before one of the insides of another pyspark.
             importlib.import_module("absflow.spark.versions").check_packages()
         value = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = value

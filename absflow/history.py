@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from absflow.errors import NotFoundError
 from absflow.facts.absent import no_checkpoint
-from absflow.facts.attempts import driver_of, job_now, read_attempts
-from absflow.facts.lock import driver_gone, local_directory
+from absflow.facts.attempts import job_now, read_attempts
 from absflow.facts.reading import FactReader
 from absflow.facts.stages import (
     Stages,
@@ -70,7 +69,7 @@ def history(spark: SparkSession, root: str) -> History:
             )
     reader = SparkStorageReader(spark)
     records = read_attempts(reader, layout)
-    job = job_now(root, records, driver_of(records))
+    job = job_now(root, records)
     facts = FactReader(reader, layout)
     known = facts.known(named=job.origins, triggers=False)
     branch = branch_of(job.root, job.attempts, known.attempts, known.written)
@@ -332,8 +331,7 @@ class History:
         from absflow.facts.spark_reader import SparkStorageReader
 
         records = read_attempts(SparkStorageReader(self._spark), self._layout)
-        directory = local_directory(self._layout.root)
-        if driver_of(records)[1] or (directory and driver_gone(directory)):
+        if job_now(self._layout.root, records).lost:
             return [trigger.barrier.checkpoint_id for trigger in self._reader.known().pending]
         return []
 

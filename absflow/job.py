@@ -129,9 +129,9 @@ class Job:
             form: what the functions are. "arrow": columnar on Arrow tables
                 (:mod:`absflow.columnar.process`); "pandas": columnar on pandas frames; "per-key":
                 written for ``applyInPandasWithState`` (:mod:`absflow.spark.worker.per_key`);
-                "per-row":
-                ``(state, row) -> (state, outputs)`` (:func:`absflow.columnar.forms.per_row`). The
-                latter two are given the context, too, if they need one argument more.
+                "per-row": ``(state, row) -> (state, outputs)``
+                (:func:`absflow.columnar.forms.per_row`). The latter two are given the context,
+                too, if they need one argument more.
             renamed_from: for a restore: the stage's name in the checkpoint.
             defaults: for a restore: what the keys in the checkpoint get in state columns that are
                 new, by column; None stands for null.

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
@@ -15,7 +15,7 @@ from rich.console import Console
 
 from absflow.cli import submit
 from absflow.cli.documents import text
-from absflow.cli.options import pair
+from absflow.cli.options import conf_option, pair
 from absflow.errors import NotFoundError
 from absflow.spark.versions import Check, java_check, package_checks, packages_here
 
@@ -31,12 +31,7 @@ _PROGRAM = "from absflow.cli.doctor_program import main; main()\n"
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Start Spark with this file, as for spark-submit.",
 )
-@click.option(
-    "--conf",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Start Spark with this setting. May be repeated.",
-)
+@conf_option("Start Spark with this setting.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def doctor_command(properties_file: Path | None, conf: tuple[str, ...], as_json: bool) -> None:
     """Say what a job needs, what is found here, and what to do.
@@ -86,7 +81,8 @@ def _spark_checks(settings: Mapping[str, str], properties_file: Path | None) -> 
         script, file = Path(folder) / "doctor.py", Path(folder) / "checks.json"
         script.write_text(_PROGRAM, encoding="utf-8")
         options = submit.options(settings, properties_file)
-        said = submit.silently([program, *options, str(script), str(file)])
+        said: list[str] = []
+        submit.run([program, *options, str(script), str(file)], said.append)
         if not file.exists():
             return [_not_started(_reason(said))]
         return [Check(**check) for check in json.loads(file.read_text(encoding="utf-8"))]
@@ -96,8 +92,8 @@ def _not_started(why: str) -> Check:
     return Check("Spark", f"that it does not start ({why})", "a session", "mend this first", False)
 
 
-def _reason(said: str) -> str:
+def _reason(said: Iterable[str]) -> str:
     """The last line that names an error, else the last."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in said if line.strip()]
     errors = [line for line in lines if re.search(r"\b\w*(?:Error|Exception): ", line)]
     return (errors or lines or ["it said nothing"])[-1]

@@ -17,6 +17,7 @@ from absflow.settings.catalog import PREFIX, SETTINGS
 __all__ = [
     "STORAGE_SETTING",
     "STORAGE_VARIABLE",
+    "conf_option",
     "given_root",
     "id_or_latest",
     "limit_option",
@@ -64,6 +65,17 @@ def on_storage(command: Callable[..., None]) -> Callable[..., None]:
     for option in options:
         command = option(command)
     return command
+
+
+def conf_option(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Adds ``--conf`` to a command: ``conf``, settings as texts for :func:`pair`.
+
+    Args:
+        what: each is, for the help.
+    """
+    return click.option(
+        "--conf", multiple=True, metavar="NAME=VALUE", help=f"{what} May be repeated."
+    )
 
 
 def id_or_latest(_: click.Context, __: click.Parameter, text: str | None) -> int | str | None:

@@ -23,8 +23,7 @@ from absflow.facts.attempts import (
     read_attempts,
 )
 from absflow.facts.inventory import JobInventory, gather
-from absflow.facts.listing import HistoryRecord, checkpoints, latest_id, newest
-from absflow.facts.lock import driver_gone
+from absflow.facts.listing import HistoryRecord, checkpoints, latest_id, newest, sought
 from absflow.facts.reading import Answer, FactReader
 from absflow.facts.records import AttemptRecord, CheckpointRecord
 from absflow.facts.stages import (
@@ -38,7 +37,6 @@ from absflow.facts.stages import (
 from absflow.protocol.checkpoints import Manifest, StageColumns, Status
 from absflow.protocol.known import Completion, Known
 from absflow.protocol.lineage import shortened
-from absflow.protocol.recovery.branch import latest
 from absflow.protocol.retention.deletion import Deletion, freed, judge
 from absflow.protocol.retention.failures import parse
 from absflow.protocol.retention.inventory import Action, DeleteSets, RetentionPolicy
@@ -84,7 +82,7 @@ class Reader:
     @cached_property
     def _job(self) -> JobNow:
         """Known before the facts are read: what a lost driver has written by then is all."""
-        return job_now(self.layout.root, self._attempts, self.driver())
+        return job_now(self.layout.root, self._attempts)
 
     @cached_property
     def _facts(self) -> FactReader:
@@ -121,14 +119,9 @@ class Reader:
                 raise no_root(self.root, path)
         job = self._job
         known = self.known({*job.origins, *filter(None, [checkpoint_id])})
-        if checkpoint_id is None:
-            found = latest(job.root, job.attempts, known.attempts, known.written, known.deleted)
-            if found and found.root != job.root:
-                Reader(found.root).find(found.checkpoint_id)
-                return
-            checkpoint_id = found.checkpoint_id if found else None
-        if checkpoint_id not in known.there:
-            raise no_checkpoint(self._facts, checkpoint_id)
+        found = sought(self._facts, known, job, checkpoint_id)
+        if found.root != job.root:
+            Reader(found.root).find(found.checkpoint_id)
 
     def state(
         self, stage: str, checkpoint_id: int | None, key: Mapping[str, str | None] | None = None
@@ -184,7 +177,7 @@ class Reader:
 
     def inventory(self, asked: Collection[int] = ()) -> JobInventory:
         """What is there, as retention sees it; ``asked`` as for :func:`gather`."""
-        sinks = published_sinks(self.storage, self.layout)
+        sinks = published_sinks(self._attempts)
         return gather(self.storage, self.layout, sinks, asked)
 
     def _size(self, found: JobInventory, actions: Sequence[Action]) -> int:
@@ -210,10 +203,7 @@ class Reader:
         Raises:
             NotFoundError: no job has ever started under the root.
         """
-        incarnation, ended = driver_of(self._attempts)
-        if not ended and self.layout.root.startswith("/") and driver_gone(self.layout.root):
-            ended = "gone"
-        return incarnation, ended
+        return driver_of(self.layout.root, self._attempts)
 
     def answer(self, request: str) -> Answer | None:
         """What answers a request; None while nothing does."""

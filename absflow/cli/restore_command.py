@@ -13,14 +13,15 @@ from absflow.cli import documents, submit, tables
 from absflow.cli.options import (
     STORAGE_SETTING,
     STORAGE_VARIABLE,
+    conf_option,
     given_root,
     on_storage,
     open_console,
     pair,
 )
-from absflow.cli.targets import missing
-from absflow.errors import NotFoundError
-from absflow.protocol.recovery.attempts import parse_target
+from absflow.cli.reader import Reader
+from absflow.errors import AbsflowError, NotFoundError
+from absflow.protocol.recovery.attempts import LATEST, RestoreTarget, parse_target
 from absflow.settings.catalog import PREFIX
 
 __all__ = ["restore_command", "show_plan"]
@@ -39,12 +40,7 @@ def _restore_from(_: click.Context, __: click.Parameter, text: str) -> str:
 @click.command("restore", context_settings={"allow_interspersed_args": False})
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--conf",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A setting of Spark or absflow, as for spark-submit. May be repeated.",
-)
+@conf_option("A setting of Spark or absflow, as for spark-submit.")
 @click.option("--plan", "plan_only", is_flag=True, help="Only show what would be done.")
 @click.option(
     "--from",
@@ -83,7 +79,7 @@ def restore_command(
     spark_submit = submit.spark_submit()
     options = submit.options({**settings, _RESTORE: target}, properties_file)
     known_root = settings.get(STORAGE_SETTING) or given_root(properties_file)
-    problem = missing(known_root, parse_target(target), plan=plan_only)
+    problem = _missing(known_root, parse_target(target), plan=plan_only)
     if not plan_only:
         if problem:
             raise NotFoundError(problem)
@@ -95,6 +91,26 @@ def restore_command(
     else:
         show_plan(document, [*submit.options(settings, properties_file), *program])
     click.get_current_context().exit(1 if document["problems"] else 0)
+
+
+def _missing(root: str | None, target: RestoreTarget, *, plan: bool) -> str:
+    """Why a start would not find the checkpoint; "" if it would, or if only Spark can say.
+
+    Args:
+        root: the job's storage root; None if only its program knows it.
+        target: what is asked for.
+        plan: a plan is wanted. A start from the latest goes on without any, a plan does not.
+    """
+    place = target.root or root
+    if place is None or (target == LATEST and not plan):
+        return ""
+    try:
+        Reader(place).find(target.checkpoint_id)
+    except NotFoundError as error:
+        return str(error)
+    except (AbsflowError, NotImplementedError):
+        return ""  # Spark may know a file system, or have rights, that this process has not
+    return ""
 
 
 def show_plan(document: documents.Document, arguments: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,7 +17,7 @@ import click
 from absflow.errors import JobFailedError, NotFoundError
 from absflow.settings.catalog import PREFIX
 
-__all__ = ["become", "options", "plan_of", "silently", "spark_submit"]
+__all__ = ["become", "options", "plan_of", "run", "spark_submit"]
 
 
 def spark_submit() -> str:
@@ -61,37 +61,37 @@ def plan_of(submit: Sequence[str], program: Sequence[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="absflow-") as folder:
         file = Path(folder) / "plan.json"
         command = [*submit, "--conf", f"{PREFIX}restore.plan={file}", *program]
-        with subprocess.Popen(
-            command,
-            env=_environment(submit[0]),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-        ) as running:
-            assert running.stdout is not None  # it is a pipe
-            for line in running.stdout:
-                click.echo(line, nl=False, err=True)
+        code = run(command, lambda line: click.echo(line, nl=False, err=True))
         if file.exists():
             return dict(json.loads(file.read_text(encoding="utf-8")))
     raise JobFailedError(
-        f"there is no plan: {program[0]!r} ended with exit code {running.returncode} before it "
+        f"there is no plan: {program[0]!r} ended with exit code {code} before it "
         "came to job.start(); above is what it said last"
     )
 
 
-def silently(command: Sequence[str]) -> str:
-    """Run a command to its end; all that it printed."""
-    done = subprocess.run(
-        list(command),
+def run(command: Sequence[str], take: Callable[[str], object]) -> int:
+    """Run a command to its end.
+
+    Args:
+        command: the command.
+        take: is given each line that it prints, as it comes.
+
+    Returns:
+        Its exit code.
+    """
+    with subprocess.Popen(
+        command,
         env=_environment(command[0]),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
         errors="replace",
-        check=False,
-    )
-    return done.stdout
+    ) as running:
+        assert running.stdout is not None  # it is a pipe
+        for line in running.stdout:
+            take(line)
+    return running.returncode
 
 
 def _environment(program: str) -> dict[str, str]:

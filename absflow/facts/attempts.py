@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from absflow.facts.lock import driver_gone
 from absflow.facts.reading import StorageReader
 from absflow.facts.records import AttemptRecord, attempt_record, attempts_of, ready_of
 from absflow.facts.stages import Stages, stages_of
@@ -47,19 +48,18 @@ class JobNow:
         return {o.checkpoint_id for o in origins if o.root == self.root}
 
 
-def job_now(root: str, records: Iterable[AttemptRecord], driver: tuple[int, str]) -> JobNow:
+def job_now(root: str, facts: Collection[AttemptRecord]) -> JobNow:
     """The job as its attempts say, with a root that names it in one way for all readers.
 
     Args:
         root: its storage root, under any name.
-        records: the facts of its attempts.
-        driver: the newest one's incarnation, and how it has ended; "" if it has not.
+        facts: those of its attempts.
     """
     attempts = (
         replace(a, origin=a.origin and replace(a.origin, root=plain_root(a.origin.root)))
-        for a in attempts_of(records)
+        for a in attempts_of(facts)
     )
-    incarnation, ended = driver
+    incarnation, ended = driver_of(root, facts)
     lost = f"driver incarnation {incarnation} has {ended}" if ended else ""
     return JobNow(plain_root(root), tuple(attempts), lost)
 
@@ -84,19 +84,24 @@ def stages_under(reader: StorageReader, layout: Layout) -> Stages:
     return stages_of(read_attempts(reader, layout))
 
 
-def published_sinks(reader: StorageReader, layout: Layout) -> dict[str, str]:
+def published_sinks(facts: Collection[AttemptRecord]) -> dict[str, str]:
     """The stage of each on-checkpoint sink, by the sink's name."""
-    facts = read_attempts(reader, layout)
     numbers = (fact.attempt for fact in facts if fact.kind is AttemptFact.READY)
     newest = ready_of(facts, max(numbers, default=0))
     return dict(newest.on_checkpoint) if newest else {}
 
 
-def driver_of(facts: Collection[AttemptRecord]) -> tuple[int, str]:
-    """The newest driver's incarnation, and how it has ended; "" if it has not said so."""
+def driver_of(root: str, facts: Collection[AttemptRecord]) -> tuple[int, str]:
+    """The newest driver's incarnation, and how it has ended; "" if it runs, or may.
+
+    Args:
+        root: the storage root, under any name.
+        facts: those of its attempts.
+    """
     newest = max((fact.incarnation for fact in facts), default=0)
     kinds = [fact.kind for fact in facts if fact.incarnation == newest]
     if AttemptFact.WRITTEN in kinds:  # whoever writes a savepoint runs no job
         return newest, "ended"
     ends = (kind for kind in kinds if kind in {AttemptFact.ENDED, AttemptFact.FAILED})
-    return newest, next((kind.value.lower() for kind in ends if kind), "")
+    said = next((kind.value.lower() for kind in ends), "")
+    return newest, said or ("gone" if driver_gone(plain_root(root)) else "")

@@ -8,15 +8,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from absflow.facts.absent import no_checkpoint, no_root
-from absflow.facts.attempts import read_attempts
+from absflow.facts.absent import no_root
+from absflow.facts.attempts import JobNow, read_attempts
+from absflow.facts.listing import sought
 from absflow.facts.reading import FactReader
 from absflow.facts.records import AttemptRecord, Ready, attempts_of, details_of, ready_of
 from absflow.facts.spark_reader import SparkStorageReader
 from absflow.protocol.checkpoints import AttemptFact, Manifest
 from absflow.protocol.lineage import shortened
 from absflow.protocol.recovery.attempts import Origin
-from absflow.protocol.recovery.branch import latest
 from absflow.protocol.recovery.savepoint_writer import cut_of
 from absflow.storage.delta import tables
 from absflow.storage.files import Files
@@ -69,17 +69,12 @@ def find_checkpoint(
             raise no_root(root, path)
     facts = FactReader(SparkStorageReader(spark), layout)
     records = read_attempts(SparkStorageReader(spark), layout)
-    attempts = attempts_of(records)
-    origins = {a.origin.checkpoint_id for a in attempts if a.origin and a.origin.root == root}
-    named = origins if checkpoint_id is None else {*origins, checkpoint_id}
-    known = facts.known(named=named, triggers=False)
-    if checkpoint_id is None:
-        newest = latest(root, attempts, known.attempts, known.written, known.deleted)
-        if newest is not None and newest.root != root:
-            return find_checkpoint(spark, files, newest.root, newest.checkpoint_id)
-        checkpoint_id = newest.checkpoint_id if newest else None
-    if checkpoint_id is None or checkpoint_id not in known.there:
-        raise no_checkpoint(facts, checkpoint_id)
+    job = JobNow(root, tuple(attempts_of(records)))
+    known = facts.known(named={*job.origins, *filter(None, [checkpoint_id])}, triggers=False)
+    origin = sought(facts, known, job, checkpoint_id)
+    checkpoint_id = origin.checkpoint_id
+    if origin.root != root:
+        return find_checkpoint(spark, files, origin.root, checkpoint_id)
     manifest = facts.manifests([checkpoint_id])[checkpoint_id]
     lineages = ((stage.report.stage, stage.lineage) for stage in manifest.stages)
     manifest = shortened(manifest, facts.compacted(lineages))
@@ -91,7 +86,7 @@ def find_checkpoint(
         mine = [record for record in records if record.incarnation == fact.incarnation]
         described = next((r.details for r in mine if r.kind is AttemptFact.WRITTEN), None)
     return FoundCheckpoint(
-        Origin(root, checkpoint_id),
+        origin,
         manifest,
         fact.attempt,
         cut_of(checkpoint_id, known.written),

@@ -13,9 +13,10 @@ from absflow.facts.reading import FactReader
 from absflow.facts.records import CheckpointRecord, timestamp
 from absflow.protocol.checkpoints import FailureReason, Status
 from absflow.protocol.known import Known, Trigger
+from absflow.protocol.recovery.attempts import Origin
 from absflow.protocol.recovery.branch import branch_of, latest
 
-__all__ = ["HistoryRecord", "checkpoints", "latest_id", "newest"]
+__all__ = ["HistoryRecord", "checkpoints", "latest_id", "newest", "sought"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +77,38 @@ def latest_id(facts: FactReader, job: JobNow) -> int:
     Raises:
         NotFoundError: nothing has completed under this root.
     """
-    known = facts.known(named=job.origins)
-    found = latest(job.root, job.attempts, known.attempts, known.written, known.deleted)
-    if found is None:
-        raise no_checkpoint(facts, None)
+    found = sought(facts, facts.known(named=job.origins), job, None)
     if found.root != job.root:
         raise NotFoundError(
             f"nothing has completed under {job.root!r} yet, which is a fork; its latest checkpoint "
             f"is {found.checkpoint_id} under {found.root!r}: look there"
         )
     return found.checkpoint_id
+
+
+def sought(facts: FactReader, known: Known, job: JobNow, checkpoint_id: int | None) -> Origin:
+    """What a restore begins with that asks for a checkpoint by its id; None for the latest.
+
+    Args:
+        facts: those of the job.
+        known: what matters of its checkpoints, with the job's origins, and this one.
+        job: the job.
+        checkpoint_id: the id.
+
+    Returns:
+        The checkpoint. The latest of a fork that has none of its own lies under another root.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    if checkpoint_id is None:
+        found = latest(job.root, job.attempts, known.attempts, known.written, known.deleted)
+        if found is not None and found.root != job.root:
+            return found
+        checkpoint_id = found.checkpoint_id if found else None
+    if checkpoint_id is None or checkpoint_id not in known.there:
+        raise no_checkpoint(facts, checkpoint_id)
+    return Origin(job.root, checkpoint_id)
 
 
 def _records(

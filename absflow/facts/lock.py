@@ -31,7 +31,7 @@ from datetime import datetime, timezone
 
 from absflow.errors import StorageError
 
-__all__ = ["RootLock", "driver_gone", "hold", "local_directory"]
+__all__ = ["RootLock", "driver_gone", "hold"]
 
 # Far above what a driver needs to end its micro-batches and what it still appends.
 TAKEOVER_WAIT_S = 60.0
@@ -104,16 +104,18 @@ def hold(root: str, before_asking: Callable[[], object]) -> RootLock:
     return RootLock(note, file)
 
 
-def driver_gone(directory: str) -> bool:
+def driver_gone(root: str) -> bool:
     """Whether the driver that held a root's lock last is no more; False also if it is not known.
 
     It is known of a driver of this machine only: a file system may keep ``flock`` to one. A driver
     that starts at this very moment finds the lock held, and has it at its next look.
 
     Args:
-        directory: the root's, on a local file system.
+        root: the storage root; of one that is no local directory nothing is known.
     """
-    path = f"{directory}/{_LOCK}"
+    path = f"{root}/{_LOCK}"
+    if not root.startswith("/"):
+        return False
     if f" on {socket.gethostname()}, started " not in (_text(path) or ""):
         return False
     try:

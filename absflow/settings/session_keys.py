@@ -5,7 +5,20 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 
-__all__ = ["SESSION_KEYS", "SessionKey", "comment", "session_lines"]
+__all__ = [
+    "DELTA_CATALOG",
+    "DELTA_EXTENSION",
+    "DELTA_PACKAGE",
+    "SESSION_KEYS",
+    "SessionKey",
+    "comment",
+    "session_lines",
+]
+
+# For --packages.
+DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +41,11 @@ class SessionKey:
 SESSION_KEYS = (
     SessionKey(
         "spark.jars.packages",
-        "io.delta:delta-spark_4.2_2.13:4.4.0",
+        DELTA_PACKAGE,
         "Delta, in the one version that absflow knows. Without these three a start is refused.",
     ),
-    SessionKey("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension", ""),
-    SessionKey(
-        "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog", ""
-    ),
+    SessionKey("spark.sql.extensions", DELTA_EXTENSION, ""),
+    SessionKey("spark.sql.catalog.spark_catalog", DELTA_CATALOG, ""),
     SessionKey(
         "spark.scheduler.mode",
         "FAIR",

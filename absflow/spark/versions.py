@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from absflow.errors import VersionError
+from absflow.settings.session_keys import DELTA_CATALOG, DELTA_EXTENSION, DELTA_PACKAGE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,8 +48,6 @@ PYARROW = "18"
 # At least, and below.
 PANDAS = ("2.2", "3")
 
-_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
-_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _PACKAGES = ("pyspark", "delta-spark", "pandas", "pyarrow")
 
 
@@ -170,7 +169,6 @@ def java_check(java: int | None) -> Check:
 
 def session_checks(found: FoundSession) -> list[Check]:
     """Of a session."""
-    jar = f"io.delta:delta-spark_{SPARK.rpartition('.')[0]}_2.13:{DELTA}"
     return [
         java_check(found.java),
         Check(
@@ -184,11 +182,12 @@ def session_checks(found: FoundSession) -> list[Check]:
             "Delta jar",
             found.delta or "none",
             DELTA,
-            f"give --packages {jar}, or build the session by configure_spark_with_delta_pip",
+            f"give --packages {DELTA_PACKAGE}, or build the session by "
+            "configure_spark_with_delta_pip",
             found.delta == DELTA,
         ),
-        _conf_check("spark.sql.extensions", found.extensions, _EXTENSION),
-        _conf_check("spark.sql.catalog.spark_catalog", found.catalog, _CATALOG),
+        _conf_check("spark.sql.extensions", found.extensions, DELTA_EXTENSION),
+        _conf_check("spark.sql.catalog.spark_catalog", found.catalog, DELTA_CATALOG),
     ]
 
 

@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from absflow.columnar.pages import PageKind
@@ -76,15 +75,14 @@ class JobLoop:
         unflushed: after a stop with drain, the rows behind the savepoint by stage.
     """
 
-    def __init__(self, spark: SparkSession, job: JobSpec) -> None:
+    def __init__(self, root: StorageRoot, job: JobSpec) -> None:
         """Prepare everything; nothing of the job runs yet. Raises as :class:`Run` does."""
         if job.settings.savepoint_on_sigterm:
             _check_main_thread()
-        root = StorageRoot.open(spark, job.settings.storage_path)
         self.done = threading.Event()
         self.failure: BaseException | None = None
         self.unflushed: dict[str, int] = {}
-        self._spark = spark
+        self._spark = root.spark
         self._job = job
         self._graph = job.graph
         self._settings = job.settings
@@ -94,7 +92,7 @@ class JobLoop:
         self._attempt = prepared.attempt
         self._coordinator = CoordinatorEffects(prepared.facts, prepared.coordinator)
         try:
-            requests = Requests(spark, root.files, root.layout, prepared.claim.incarnation)
+            requests = Requests(root.spark, root.files, root.layout, prepared.claim.incarnation)
             self._backpressure = Backpressure(
                 root.files,
                 root.layout,

@@ -36,7 +36,7 @@ class Run:
         """
         root = StorageRoot.open(spark, job.settings.storage_path)
         _refuse_second(root, job)
-        self._loop = JobLoop(spark, job)
+        self._loop = JobLoop(root, job)
         _loops[root.layout.root] = self._loop
         self._failure_is_known = False
 
