@@ -27,6 +27,7 @@ from absflow.cli.options import (
 from absflow.cli.reader import Reader
 from absflow.cli.records import DeletionRecord
 from absflow.cli.restore_command import restore_command
+from absflow.cli.status_command import status_command
 from absflow.cli.verify_command import verify_command
 from absflow.errors import AbsflowError, DeletionError
 from absflow.facts.records import CheckpointRecord
@@ -107,6 +108,7 @@ def show(
 
 
 absflow.add_command(new_command)
+absflow.add_command(status_command)
 absflow.add_command(verify_command)
 absflow.add_command(doctor_command)
 absflow.add_command(restore_command)

@@ -32,11 +32,14 @@ __all__ = [
     "cell",
     "checkpoint",
     "deletion",
+    "failure_sentence",
+    "failures",
     "history",
     "no_plan",
     "plain",
     "retention",
     "sentence",
+    "short",
     "state",
     "summary",
     "text",
@@ -56,13 +59,13 @@ def summary(record: HistoryRecord) -> Document:
 
 def history(record: HistoryRecord) -> Document:
     """Checkpoints in short; the summary is of all."""
-    return {"summary": summary(record), "checkpoints": [_short(r) for r in record.shown]}
+    return {"summary": summary(record), "checkpoints": [short(r) for r in record.shown]}
 
 
 def checkpoint(record: CheckpointRecord) -> Document:
     """One checkpoint with the reports of its stages."""
     return {
-        **_short(record),
+        **short(record),
         "versions": dict(record.versions),
         "stages": [_stage(s) for s in record.stages],
     }
@@ -85,17 +88,22 @@ def retention(record: RetentionRecord) -> Document:
     return {
         "actions": [sentence(action) for action in record.actions],
         "stays": list(record.reasons),
-        "failing": [
-            {
-                "what": failure.what,
-                "error": failure.error,
-                "at": plain(_time(failure.at_ms)),
-                "since": plain(_time(failure.since_ms)),
-                "in_a_row": failure.in_a_row,
-            }
-            for failure in record.failing
-        ],
+        "failing": failures(record.failing),
     }
+
+
+def failures(failing: Sequence[Failure]) -> list[Document]:
+    """What of retention failed."""
+    return [
+        {
+            "what": failure.what,
+            "error": failure.error,
+            "at": plain(_time(failure.at_ms)),
+            "since": plain(_time(failure.since_ms)),
+            "in_a_row": failure.in_a_row,
+        }
+        for failure in failing
+    ]
 
 
 def no_plan(problem: str) -> Document:
@@ -106,7 +114,7 @@ def no_plan(problem: str) -> Document:
 def deletion(record: DeletionRecord, answer: str) -> Document:
     """A deletion, and what has become of it."""
     return {
-        "checkpoints": [_short(checkpoint) for checkpoint in record.checkpoints],
+        "checkpoints": [short(checkpoint) for checkpoint in record.checkpoints],
         "frees": [sentence(action) for action in record.frees],
         "bytes": record.bytes,
         "answer": answer,
@@ -179,7 +187,8 @@ def cell(value: Any) -> str:
     return f"{whole[: _NESTED_WIDTH - 1]}…" if nested else whole
 
 
-def _short(record: CheckpointRecord) -> Document:
+def short(record: CheckpointRecord) -> Document:
+    """One checkpoint without its stages."""
     own = [s.report for s in record.stages if s.report.checkpoint_id == record.checkpoint_id]
     return {
         "checkpoint_id": record.checkpoint_id,

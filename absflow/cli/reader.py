@@ -10,9 +10,10 @@ from operator import and_
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from absflow.cli.records import DeletionRecord, RetentionRecord, StateRecord
+from absflow.cli.records import DeletionRecord, RetentionRecord, StateRecord, StatusRecord
 from absflow.cli.state_rows import is_value, newest_rows
 from absflow.cli.storage import FileReader
+from absflow.errors import NotFoundError
 from absflow.facts.absent import no_checkpoint, no_root
 from absflow.facts.attempts import (
     JobNow,
@@ -38,12 +39,16 @@ from absflow.protocol.checkpoints import Manifest, StageColumns, Status
 from absflow.protocol.known import Completion, Known
 from absflow.protocol.lineage import shortened
 from absflow.protocol.retention.deletion import Deletion, freed, judge
-from absflow.protocol.retention.failures import parse
+from absflow.protocol.retention.failures import Failure, parse
 from absflow.protocol.retention.inventory import Action, DeleteSets, RetentionPolicy
 from absflow.protocol.retention.plan import explain, plan
 from absflow.storage.layout import Layout, check_place
 
 __all__ = ["Reader"]
+
+
+# Of the newest checkpoints, so many are looked at for what has become of them.
+_NEWEST = 100
 
 
 class Reader:
@@ -91,6 +96,32 @@ class Reader:
     def history(self, limit: int | None = None) -> HistoryRecord:
         """The newest checkpoints that were triggered; None for all."""
         return newest(self._facts, limit, self._job)
+
+    def status(self) -> StatusRecord:
+        """How the job is.
+
+        Raises:
+            NotFoundError: no job has ever started under the root.
+        """
+        incarnation, end = self.driver()
+        attempt = max(self._job.attempts, key=lambda a: a.attempt, default=None)
+        shown = self.history(_NEWEST).shown
+        try:
+            last = self.checkpoint(self.number("latest"))
+        except NotFoundError:
+            last = None
+        since = last.checkpoint_id if last else 0
+        return StatusRecord(
+            self.layout.root,
+            incarnation,
+            end,
+            attempt.attempt if attempt else 0,
+            attempt.origin if attempt else None,
+            last,
+            tuple(r for r in shown if r.status is Status.PENDING),
+            tuple(r for r in shown if r.status is Status.ABORTED and r.checkpoint_id > since),
+            self._failing(),
+        )
 
     def checkpoint(self, checkpoint_id: int) -> CheckpointRecord:
         """One checkpoint, whatever its status.
@@ -156,8 +187,11 @@ class Reader:
     def retention(self, policy: RetentionPolicy) -> RetentionRecord:
         """What retention would do now, and why the rest stays."""
         there = self.inventory().inventory
-        failing = parse(self.storage.read(self.layout.retention_failures))
-        return RetentionRecord(plan(there, policy), explain(there, policy), tuple(failing.values()))
+        return RetentionRecord(plan(there, policy), explain(there, policy), self._failing())
+
+    def _failing(self) -> tuple[Failure, ...]:
+        """What of retention failed last."""
+        return tuple(parse(self.storage.read(self.layout.retention_failures)).values())
 
     def deletion(self, checkpoint_ids: Collection[int]) -> DeletionRecord:
         """What a deletion of these checkpoints would do now.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import pyarrow as pa
 
 from absflow.facts.records import CheckpointRecord
 from absflow.protocol.checkpoints import StageColumns
+from absflow.protocol.recovery.attempts import Origin
 from absflow.protocol.retention.failures import Failure
 from absflow.protocol.retention.inventory import Action
 
@@ -15,7 +17,41 @@ __all__ = [
     "DeletionRecord",
     "RetentionRecord",
     "StateRecord",
+    "StatusRecord",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRecord:
+    """How a job is.
+
+    Attributes:
+        root: its storage root.
+        incarnation: the newest driver.
+        end: how that has ended: ended, failed or gone; empty if it runs, or may.
+        attempt: the newest attempt.
+        origin: the checkpoint that the attempt was restored from, if any.
+        last: the newest completed checkpoint, which `latest` means; None without any.
+        pending: the checkpoints under way.
+        aborted: those since ``last``, as far as they are among the newest hundred.
+        failing: what of retention failed when the driver tried it last.
+    """
+
+    root: str
+    incarnation: int
+    end: str
+    attempt: int
+    origin: Origin | None
+    last: CheckpointRecord | None
+    pending: tuple[CheckpointRecord, ...]
+    aborted: tuple[CheckpointRecord, ...]
+    failing: tuple[Failure, ...]
+
+    def age_ms(self, now: datetime) -> float | None:
+        """How long ago the last one completed; None without any."""
+        if self.last is None or self.last.ended_at is None:
+            return None
+        return (now - self.last.ended_at) / timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)

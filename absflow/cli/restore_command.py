@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from absflow.cli import documents, submit, tables
+from absflow.cli import cells, documents, submit, tables
 from absflow.cli.options import (
     STORAGE_SETTING,
     STORAGE_VARIABLE,
@@ -121,7 +121,7 @@ def show_plan(document: documents.Document, arguments: Sequence[str]) -> None:
             console.print(block)
             console.print()
     if document["problems"]:
-        console.print(tables.listed("problems", document["problems"], "red"))
+        console.print(cells.listed("problems", document["problems"], "red"))
         console.print("\nThis cannot be restored, and nothing was changed.")
     elif document["restores"]:
         origin = document["origin"]

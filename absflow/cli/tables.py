@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 from typing import Any, Literal
 
 import pyarrow as pa
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from absflow.cli import cells
 from absflow.cli.documents import cell, sentence, summary
 from absflow.cli.records import DeletionRecord, StateRecord
 from absflow.facts.listing import HistoryRecord
@@ -23,7 +22,6 @@ __all__ = [
     "deletion",
     "head",
     "history",
-    "listed",
     "loads",
     "phases",
     "plan",
@@ -49,12 +47,11 @@ _PHASES = (
     ("async_ms", "~", "cyan"),
 )
 _BAR_WIDTH = 60
-_NONE = "-"
 
 
 def history(records: Iterable[CheckpointRecord]) -> Table:
     """One line per checkpoint."""
-    table = _table("id>")
+    table = cells.table("id>")
     table.add_column("status", no_wrap=True)
     names = ("at-\ntempt", "triggered (UTC)", "duration", "rows\nchanged", "bytes\nchanged")
     for name in names:
@@ -67,10 +64,10 @@ def history(records: Iterable[CheckpointRecord]) -> Table:
             str(record.checkpoint_id),
             Text(record.status.value, _STYLES[record.status]),
             str(record.attempt),
-            _time(record.triggered_at),
-            _duration(record.duration_ms),
-            _count(sum(r.rows_changed for r in own)) if done else _NONE,
-            _bytes(sum(r.bytes_changed for r in own)) if done else _NONE,
+            cells.time(record.triggered_at),
+            cells.duration(record.duration_ms),
+            cells.count(sum(r.rows_changed for r in own)) if done else cells.NONE,
+            cells.size(sum(r.bytes_changed for r in own)) if done else cells.NONE,
             "\n".join(_notes(record)),
         )
     return table
@@ -89,9 +86,9 @@ def summary_line(history: HistoryRecord) -> str:
     """Counts and the median duration; says so if fewer than all are shown."""
     numbers = summary(history)
     names = ["completed", "aborted", "pending", *(["deleted"] if numbers["deleted"] else [])]
-    line = ", ".join(f"{_count(numbers[name])} {name}" for name in names)
+    line = ", ".join(f"{cells.count(numbers[name])} {name}" for name in names)
     middle = numbers["median_duration_ms"]
-    line += f"; median duration {_duration(middle)}" if middle is not None else ""
+    line += f"; median duration {cells.duration(middle)}" if middle is not None else ""
     shown = len(history.shown)
     return line + (f" (the newest {shown} shown)" if shown < history.total else "")
 
@@ -104,10 +101,10 @@ def head(record: CheckpointRecord) -> Table:
         ("status", Text(record.status.value, _STYLES[record.status])),
         ("base", base),
         ("attempt", str(record.attempt)),
-        ("triggered", f"{_time(record.triggered_at)} UTC"),
+        ("triggered", f"{cells.time(record.triggered_at)} UTC"),
     ]
     if record.ended_at is not None:
-        ended = f"{_time(record.ended_at)} UTC, after {_duration(record.duration_ms)}"
+        ended = f"{cells.time(record.ended_at)} UTC, after {cells.duration(record.duration_ms)}"
         lines.append((record.status.value.lower(), ended))
     if record.reason:
         sentence = sentence_of(record.reason)
@@ -119,7 +116,7 @@ def head(record: CheckpointRecord) -> Table:
     if record.versions:
         versions = ", ".join(f"{name} {value}" for name, value in record.versions.items())
         lines.append(("versions", versions))
-    return _pairs(lines)
+    return cells.pairs(lines)
 
 
 def sizes(record: CheckpointRecord) -> Table:
@@ -127,7 +124,9 @@ def sizes(record: CheckpointRecord) -> Table:
 
     And what was in flight to it, if the checkpoint has overtaken anything.
     """
-    table = _table("stage", "rows\nchanged>", "rows\ntotal>", "bytes\nchanged>", "bytes\ntotal>")
+    table = cells.table(
+        "stage", "rows\nchanged>", "rows\ntotal>", "bytes\nchanged>", "bytes\ntotal>"
+    )
     table.add_column("held while\naligning", justify="right", no_wrap=True)
     overtaken = any(stage.in_flight for stage in record.stages)
     if overtaken:
@@ -135,14 +134,14 @@ def sizes(record: CheckpointRecord) -> Table:
     for stage in record.stages:
         report = stage.report
         own = report.checkpoint_id == record.checkpoint_id
-        held = f"{_count(report.held_rows)}, {_bytes(report.held_bytes)}"
+        held = f"{cells.count(report.held_rows)}, {cells.size(report.held_bytes)}"
         table.add_row(
             report.stage if own else f"{report.stage} (ended, as of {report.checkpoint_id})",
-            _count(report.rows_changed) if own else _NONE,
-            _count(report.keys_total),
-            _bytes(report.bytes_changed) if own else _NONE,
-            _bytes(report.bytes_total),
-            held if own and report.held_rows else _NONE,
+            cells.count(report.rows_changed) if own else cells.NONE,
+            cells.count(report.keys_total),
+            cells.size(report.bytes_changed) if own else cells.NONE,
+            cells.size(report.bytes_total),
+            held if own and report.held_rows else cells.NONE,
             *([_in_flight(stage)] if overtaken else []),
         )
     return table
@@ -150,20 +149,20 @@ def sizes(record: CheckpointRecord) -> Table:
 
 def _in_flight(stage: StageManifest) -> str:
     rows, size = (sum(getattr(s, name) for s in stage.in_flight) for name in ("rows", "bytes"))
-    return f"{_count(rows)}, {_bytes(size)}" if rows else _NONE
+    return f"{cells.count(rows)}, {cells.size(size)}" if rows else cells.NONE
 
 
 def times(record: CheckpointRecord) -> Table:
     """One line per stage that took part: how long each of its phases was."""
-    table = _table("stage", *(f"{_phase(field)}>" for field, _, _ in _PHASES))
+    table = cells.table("stage", *(f"{_phase(field)}>" for field, _, _ in _PHASES))
     for report in _own(record):
-        table.add_row(report.stage, *(_duration(getattr(report, f)) for f, _, _ in _PHASES))
+        table.add_row(report.stage, *(cells.duration(getattr(report, f)) for f, _, _ in _PHASES))
     return table
 
 
 def loads(record: CheckpointRecord) -> Table:
     """How busy each stage was, and one line per channel that it reads: what it had not read."""
-    table = _table("stage", "busy>", "waited for\nconsumers>", "unread of")
+    table = cells.table("stage", "busy>", "waited for\nconsumers>", "unread of")
     for name in ("commits", "rows", "bytes", "oldest"):
         table.add_column(name, justify="right", no_wrap=True)
     for stage in record.stages:
@@ -172,7 +171,7 @@ def loads(record: CheckpointRecord) -> Table:
             continue
         shares = (f"{load.busy:.0%}", f"{load.backpressured:.0%}")
         lines = [_backlog(backlog) for backlog in load.backlogs or ()]
-        first, *rest = lines or [[_NONE if load.backlogs == () else "not known"]]
+        first, *rest = lines or [[cells.NONE if load.backlogs == () else "not known"]]
         table.add_row(stage.report.stage, *shares, *first)
         for line in rest:
             table.add_row("", "", "", *line)
@@ -180,8 +179,12 @@ def loads(record: CheckpointRecord) -> Table:
 
 
 def _backlog(backlog: Backlog) -> list[str]:
-    numbers = (_count(backlog.commits), _count(backlog.rows), _bytes(backlog.bytes))
-    return [backlog.input, *numbers, _duration(backlog.age_ms) if backlog.commits else _NONE]
+    numbers = (cells.count(backlog.commits), cells.count(backlog.rows), cells.size(backlog.bytes))
+    return [
+        backlog.input,
+        *numbers,
+        cells.duration(backlog.age_ms) if backlog.commits else cells.NONE,
+    ]
 
 
 def phases(record: CheckpointRecord) -> Table:
@@ -200,7 +203,7 @@ def phases(record: CheckpointRecord) -> Table:
 
 def positions(record: CheckpointRecord) -> Table:
     """Where the root inputs stood: one line per input."""
-    return _pairs(
+    return cells.pairs(
         (f"{name} -> {s.report.stage}", position)
         for s in record.stages
         for name, position in s.report.positions.items()
@@ -210,7 +213,7 @@ def positions(record: CheckpointRecord) -> Table:
 def state(record: StateRecord, limit: int | None) -> Table:
     """The first ``limit`` keys of a state; None for all."""
     rows = record.rows if limit is None else record.rows.slice(0, limit)
-    table = _table()
+    table = cells.table()
     for column in record.rows.schema:
         style = "bold" if column.name in record.columns.key else ""
         numeric = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
@@ -238,101 +241,70 @@ def plan(document: Mapping[str, Any]) -> Iterator[Table | Text]:
         ("begins", f"attempt {document['attempt']}{fork}"),
         ("next checkpoint", "full" if document["next_checkpoint_full"] else "incremental"),
     ]
-    yield _pairs(lines)
-    stages = _table("stage", "state of", "keys>", "sets>", "key\ngroups>", "state table")
+    yield cells.pairs(lines)
+    stages = cells.table("stage", "state of", "keys>", "sets>", "key\ngroups>", "state table")
     for stage in document["stages"]:
         then, now = stage["key_groups_then"], stage["key_groups_now"]
         empty = stage["source"] is None
         stages.add_row(
             stage["stage"],
-            _NONE if empty else stage["source"] + (" (migrated)" if stage["migrate"] else ""),
-            _NONE if empty else _count(stage["keys"]),
-            _NONE if empty else _count(len(stage["lineage"])),
+            cells.NONE if empty else stage["source"] + (" (migrated)" if stage["migrate"] else ""),
+            cells.NONE if empty else cells.count(stage["keys"]),
+            cells.NONE if empty else cells.count(len(stage["lineage"])),
             str(now) if empty or then == now else f"{then} -> {now}",
-            stage["table"] or _NONE,
+            stage["table"] or cells.NONE,
         )
     yield stages
-    flying = _table("in flight from", "to", "rows>", "bytes>")
+    flying = cells.table("in flight from", "to", "rows>", "bytes>")
     for stage in document["stages"]:
         for rows in stage["in_flight"]:
-            size = _bytes(rows["bytes"])
-            flying.add_row(rows["input"], stage["stage"], _count(rows["rows"]), size)
+            size = cells.size(rows["bytes"])
+            flying.add_row(rows["input"], stage["stage"], cells.count(rows["rows"]), size)
     if flying.row_count:
         yield flying
-    sources = _table("source", "goes on behind")
+    sources = cells.table("source", "goes on behind")
     for name, position in document["positions"].items():
         sources.add_row(name, "nothing: it had read none" if position == "-" else position)
     yield sources
     yield _sinks(document["sinks"])
     if document["differences"]:
-        yield listed("differences", document["differences"])
+        yield cells.listed("differences", document["differences"])
 
 
 def deletion(record: DeletionRecord) -> Iterator[Table | Text]:
     """What a deletion takes away, block by block."""
-    table = _table("id>", "type", "completed (UTC)", "keys>", "state>")
+    table = cells.table("id>", "type", "completed (UTC)", "keys>", "state>")
     for checkpoint in record.checkpoints:
         reports = [s.report for s in checkpoint.stages]
         table.add_row(
             str(checkpoint.checkpoint_id),
             checkpoint.kind.value,
-            _NONE if checkpoint.ended_at is None else _time(checkpoint.ended_at),
-            _count(sum(r.keys_total for r in reports)),
-            _bytes(sum(r.bytes_total for r in reports)),
+            cells.NONE if checkpoint.ended_at is None else cells.time(checkpoint.ended_at),
+            cells.count(sum(r.keys_total for r in reports)),
+            cells.size(sum(r.bytes_total for r in reports)),
         )
     yield table
     if record.frees:
-        yield listed(f"frees {_bytes(record.bytes)} of state history", map(sentence, record.frees))
+        yield cells.listed(
+            f"frees {cells.size(record.bytes)} of state history", map(sentence, record.frees)
+        )
     else:
         yield Text("frees nothing by itself: all that it reads is read by others, too")
 
 
 def _sinks(sinks: Iterable[Mapping[str, Any]]) -> Table:
-    table = _table("sink", "version>", "commits\nundone>", "table")
+    table = cells.table("sink", "version>", "commits\nundone>", "table")
     for sink in sinks:
         now, then = (sink["version_now"], sink["version_then"])
         undone = "".join(f"\nundone: {commit}" for commit in sink["undone"])
         note = f"\n{sink['note']}" if sink["note"] else ""
         table.add_row(
             sink["sink"],
-            _NONE if now is None else f"{now}" if then is None else f"{now} -> {then}",
-            _count(len(sink["undone"])),
-            (sink["place"] or _NONE) + undone + note,
+            cells.NONE if now is None else f"{now}" if then is None else f"{now} -> {then}",
+            cells.count(len(sink["undone"])),
+            (sink["place"] or cells.NONE) + undone + note,
         )
     return table
-
-
-def listed(what: str, sentences: Iterable[str], style: str = "") -> Table:
-    """Sentences under a heading."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column()
-    grid.add_column(overflow="fold", style=style)
-    for line in sentences:
-        grid.add_row("-", line)
-    table = Table.grid()
-    table.add_row(Text(what, f"bold {style}".strip()))
-    table.add_row(grid)
-    return table
-
-
-def _table(*columns: str) -> Table:
-    """A table; ``>`` behind a name sets its column flush right and keeps it whole."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in columns:
-        if name.endswith(">"):
-            table.add_column(name.rstrip(">"), justify="right", no_wrap=True)
-        else:
-            table.add_column(name, overflow="fold")
-    return table
-
-
-def _pairs(lines: Iterable[tuple[str, str | Text]]) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bright_black")
-    grid.add_column(overflow="fold")
-    for name, value in lines:
-        grid.add_row(name, value)
-    return grid
 
 
 def _own(record: CheckpointRecord) -> list[StageReport]:
@@ -357,34 +329,3 @@ def _bar(report: StageReport, scale: int) -> Text:
         at += getattr(report, field)
         bar.append(sign * (round(at * _BAR_WIDTH / scale) - before), colour)
     return bar
-
-
-def _time(time: datetime) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _duration(ms: float | None) -> str:
-    if ms is None:
-        return _NONE
-    seconds = ms / 1000
-    if seconds < 1:
-        return f"{ms:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes = round(seconds) // 60
-    if minutes < 60:
-        return f"{minutes} min {round(seconds) % 60:02} s"
-    return f"{minutes // 60} h {minutes % 60:02} min"
-
-
-def _count(number: int) -> str:
-    return f"{number:,}"
-
-
-def _bytes(number: int) -> str:
-    size = float(number)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 999.95 or unit == "GB":
-            break
-        size /= 1000
-    return f"{number} B" if unit == "B" else f"{size:,.1f} {unit}"

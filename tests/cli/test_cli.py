@@ -51,6 +51,7 @@ def by_key(rows):
         ("gc", "--dry-run", "--retained", "2", "--max-sets", "1"),
         ("restore", "--help"),
         ("savepoint", "--help"),
+        ("status", "--help"),
         ("delete", "--help"),
         ("verify", "--help"),
         ("new", "--help"),

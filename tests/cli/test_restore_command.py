@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from absflow.cli import restore_command, submit, tables
+from absflow.cli import cells, restore_command, submit
 from absflow.cli.commands import absflow
 from absflow.errors import JobFailedError
 from absflow.protocol.checkpoints import ChannelState
@@ -180,7 +180,7 @@ def test_problems_are_red():
     """On a terminal they cannot be overlooked."""
     console = Console(force_terminal=True, color_system="standard", width=60)
     with console.capture() as shown:
-        console.print(tables.listed("problems", ["it cannot be"], "red"))
+        console.print(cells.listed("problems", ["it cannot be"], "red"))
     assert "\x1b[31mit cannot be" in shown.get()
 
 

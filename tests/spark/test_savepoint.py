@@ -15,16 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 import pytest
 from chain import chain, expected, wait
 from deltalake import write_deltalake
 from diamond import source_files
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, facts, files_read, stage_of, state_at
-from session import settings
+from session import builder, settings, with_delta
 
 import absflow
+from absflow.cli.reader import Reader
 from absflow.facts.columns import REQUESTS
+from absflow.protocol.checkpoints import Kind, Status
 from absflow.spark.control.run import Run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -137,17 +140,29 @@ def test_a_savepoint_that_fails_leaves_the_job_running(spark: SparkSession, tmp_
         run.savepoint()
 
 
-def test_sigterm(tmp_path: Path) -> None:
-    """With the setting, SIGTERM ends the driver in order, with a savepoint."""
+def submitted() -> list[str]:
+    """What starts a program by spark-submit: the JVM is the process that is known."""
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    conf = with_delta(builder())._options
+    return [str(submit), *(word for pair in conf.items() for word in ("--conf", "=".join(pair)))]
+
+
+@pytest.mark.parametrize("first", ["python", "spark-submit"])
+def test_sigterm(tmp_path: Path, first: str) -> None:
+    """With the setting, SIGTERM ends the driver in order, with a savepoint.
+
+    Whichever process is the first of it, which is the one that a supervisor knows.
+    """
     files = source_files(tmp_path / "a", rows=100, seed=5)
     for _ in itertools.islice(files, 3):
         pass
     here = Path(__file__).parent
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(here)}
     environment |= {"PYSPARK_PYTHON": sys.executable, "ABSFLOW_SIGTERM": "true"}
+    program = [sys.executable] if first == "python" else submitted()
     with (tmp_path / "log").open("w") as log:
         driver = subprocess.Popen(
-            [sys.executable, str(here / "chain.py"), str(tmp_path)],
+            [*program, str(here / "chain.py"), str(tmp_path)],
             env=environment,
             stdout=log,
             stderr=log,
@@ -157,5 +172,11 @@ def test_sigterm(tmp_path: Path) -> None:
         while driver.poll() is None and len(list(sink.glob("*.json"))) < 2:
             time.sleep(0.2)
         driver.send_signal(signal.SIGTERM)
-        assert driver.wait(timeout=120) == 0, (tmp_path / "log").read_text()[-3000:]
-    assert "with a savepoint" in (tmp_path / "log").read_text()
+        code = driver.wait(timeout=120)
+    log_text = (tmp_path / "log").read_text()
+    # A JVM that ends by a signal says so, whatever its hooks have done.
+    assert code == (0 if first == "python" else 128 + signal.SIGTERM), log_text[-3000:]
+    assert "with a savepoint" in log_text
+    assert "Traceback" not in log_text
+    (newest,) = Reader(str(tmp_path / "job")).history(1).shown
+    assert (newest.kind, newest.status) == (Kind.SAVEPOINT, Status.COMPLETED)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import signal
 import threading
 import time
 from concurrent.futures import Future
@@ -18,7 +17,7 @@ from functools import partial
 from pyspark.sql import functions as F
 
 from absflow.columnar.pages import PageKind
-from absflow.errors import FencedError, JobFailedError, SettingsError, StorageError
+from absflow.errors import FencedError, JobFailedError, StorageError
 from absflow.facts.requests import Requests, SavepointRequest
 from absflow.protocol.checkpoints import AttemptFact, Manifest
 from absflow.protocol.coordinator.messages import (
@@ -41,6 +40,7 @@ from absflow.spark.control.queries import Queries
 from absflow.spark.control.query import ChainQuery
 from absflow.spark.control.retention import Retention
 from absflow.spark.control.savepoints import Savepoints
+from absflow.spark.control.sigterm import SavepointOnSigterm, check_main_thread
 from absflow.spark.model import JobSpec
 from absflow.spark.start.attempt import prepare_attempt
 from absflow.storage import clock
@@ -78,7 +78,7 @@ class JobLoop:
     def __init__(self, root: StorageRoot, job: JobSpec) -> None:
         """Prepare everything; nothing of the job runs yet. Raises as :class:`Run` does."""
         if job.settings.savepoint_on_sigterm:
-            _check_main_thread()
+            check_main_thread()
         self.done = threading.Event()
         self.failure: BaseException | None = None
         self.unflushed: dict[str, int] = {}
@@ -197,7 +197,12 @@ class JobLoop:
         self._lookout.start()
         self._thread.start()
         if self._settings.savepoint_on_sigterm:
-            self._stop_on_sigterm()
+            SavepointOnSigterm(
+                self._graph.job,
+                partial(self.ask, stop=True),
+                self.done,
+                self._settings.savepoint_timeout_ms,
+            )
 
     def _started_line(self) -> str:
         prepared = self._prepared
@@ -207,14 +212,6 @@ class JobLoop:
             f"driver {prepared.claim.incarnation}, "
             + (f"goes on from checkpoint {newest}" if newest else "no checkpoint yet")
         )
-
-    def _stop_on_sigterm(self) -> None:
-        def stop(signum: int, frame: object) -> None:
-            # It only puts into a queue that allows that in a handler; the job's thread does it.
-            _LOG.warning("SIGTERM: stopping job %s with a savepoint", self._graph.job)
-            self.ask(stop=True)
-
-        signal.signal(signal.SIGTERM, stop)
 
     # -- the thread ---------------------------------------------------------------------------
 
@@ -357,14 +354,6 @@ class JobLoop:
         self._publisher.close()
         self._session.close()
         self._spark.streams.removeListener(self._listener)
-
-
-def _check_main_thread() -> None:
-    if threading.current_thread() is not threading.main_thread():
-        raise SettingsError(
-            "spark.absflow.savepoint.on-sigterm is true, but the job was not started by the main "
-            "thread, and only that can handle signals in Python; start it there"
-        )
 
 
 def _failed(error: BaseException) -> JobFailedError:
