@@ -328,12 +328,16 @@ class History:
 
     def _lost(self) -> list[int]:
         """What a driver that is no more has left pending: it stays so until the next start."""
+        if self._lost_driver():
+            return [trigger.barrier.checkpoint_id for trigger in self._reader.known().pending]
+        return []
+
+    def _lost_driver(self) -> str:
+        """The driver that is no more now, in words; empty if there is one, or may be."""
         from absflow.facts.spark_reader import SparkStorageReader
 
         records = read_attempts(SparkStorageReader(self._spark), self._layout)
-        if job_now(self._layout.root, records).lost:
-            return [trigger.barrier.checkpoint_id for trigger in self._reader.known().pending]
-        return []
+        return job_now(self._layout.root, records).lost
 
     def _checkpoint_stages_sql(self) -> str:
         return f"""
@@ -379,7 +383,7 @@ class History:
         known = self._reader.known(named=asked, triggers=False)
         found = (asked or known.there[-1:])[-1:]
         if not found or found[0] not in known.there:
-            raise no_checkpoint(self._reader, checkpoint)
+            raise no_checkpoint(self._reader, checkpoint, self._lost_driver())
         lineages = self._reader.lineages(found)[found[0]]
         if stage and stage not in lineages:
             raise no_stage_in_checkpoint(stage, found[0], lineages)

@@ -203,7 +203,7 @@ class Reader:
         records = tuple(checkpoints(self._facts, ids, self._job))
         for record in records:
             if record.status is not Status.COMPLETED:
-                raise no_checkpoint(self._facts, record.checkpoint_id)
+                raise no_checkpoint(self._facts, record.checkpoint_id, self._job.lost)
         found = self.inventory(ids)
         refused = judge(found.inventory, Deletion("", tuple(ids))).refused
         frees = () if refused else freed(found.inventory, ids)
@@ -263,7 +263,7 @@ class Reader:
         known = self.known([] if checkpoint_id is None else [checkpoint_id])
         number = next(iter(known.there[-1:]), 0) if checkpoint_id is None else checkpoint_id
         if number not in known.there:
-            raise no_checkpoint(self._facts, checkpoint_id)
+            raise no_checkpoint(self._facts, checkpoint_id, self._job.lost)
         manifest = self._facts.manifests([number])[number]
         lineages = [(stage.report.stage, stage.lineage) for stage in manifest.stages]
         return shortened(manifest, self._facts.compacted(lineages)), known.completions[number]

@@ -87,11 +87,10 @@ def _document(record: StatusRecord, now: datetime) -> dict[str, Any]:
 
 
 def _blocks(record: StatusRecord, now: datetime) -> Iterator[Table | Text]:
-    end = f"has {record.end}" if record.end in {"ended", "failed"} else f"is {record.end}"
     origin = f", restored from {record.origin}" if record.origin else ""
     lines: list[tuple[str, str | Text]] = [
         ("storage", record.root),
-        ("driver", f"{record.incarnation}, which {end if record.end else 'has not ended'}"),
+        ("driver", f"{record.incarnation}, which has {record.end or 'not ended'}"),
         ("attempt", f"{record.attempt}{origin}"),
         ("completed", _completed(record, now)),
     ]

@@ -16,12 +16,13 @@ def no_root(root: str, table: str) -> NotFoundError:
     )
 
 
-def no_checkpoint(facts: FactReader, asked: int | None) -> NotFoundError:
+def no_checkpoint(facts: FactReader, asked: int | None, lost: str) -> NotFoundError:
     """The error for a checkpoint that is not completed.
 
     Args:
         facts: those of the job.
         asked: its id; None if the newest completed one was wanted, and there is none.
+        lost: the driver that is no more, as :class:`absflow.facts.attempts.JobNow` has it.
     """
     known = facts.known(named=[] if asked is None else [asked])
     there = (
@@ -40,7 +41,8 @@ def no_checkpoint(facts: FactReader, asked: int | None) -> NotFoundError:
             "many are kept)"
         )
     if any(trigger.barrier.checkpoint_id == asked for trigger in known.pending):
-        return NotFoundError(f"checkpoint {asked} is pending; {there}")
+        state = f"did not complete: {lost}" if lost else "is pending"
+        return NotFoundError(f"checkpoint {asked} {state}; {there}")
     aborted = facts.aborted(asked)
     if aborted is None:
         return NotFoundError(f"checkpoint {asked} was never triggered; {there}")

@@ -67,7 +67,7 @@ def checkpoints(facts: FactReader, ids: Sequence[int], job: JobNow) -> list[Chec
     there = {r.checkpoint_id: r for r in records if r.status is not Status.DELETED}
     for checkpoint_id in ids:
         if checkpoint_id not in there:
-            raise no_checkpoint(facts, checkpoint_id)
+            raise no_checkpoint(facts, checkpoint_id, job.lost)
     return [there[n] for n in ids]
 
 
@@ -107,7 +107,7 @@ def sought(facts: FactReader, known: Known, job: JobNow, checkpoint_id: int | No
             return found
         checkpoint_id = found.checkpoint_id if found else None
     if checkpoint_id is None or checkpoint_id not in known.there:
-        raise no_checkpoint(facts, checkpoint_id)
+        raise no_checkpoint(facts, checkpoint_id, job.lost)
     return Origin(job.root, checkpoint_id)
 
 

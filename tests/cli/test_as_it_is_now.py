@@ -72,6 +72,12 @@ def test_what_an_ended_driver_left_pending_is_aborted(root):
     cause = "driver incarnation 2 has ended; the next start aborts what it has left"
     assert document(root, "show", "9")["cause"] == cause
     assert "6 completed, 3 aborted, 0 pending" in succeed(root, "history")
+    refused = (
+        "absflow: checkpoint 9 did not complete: driver incarnation 2 has ended; completed are 6 "
+        "from 1 to 8"
+    )
+    assert failure(root, "state", "aircraft", "--at", "9") == refused
+    assert failure(root, "delete", "9", "--yes") == refused
 
 
 def test_a_killed_driver_is_known_by_its_lock(root):

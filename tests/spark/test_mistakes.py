@@ -1,0 +1,113 @@
+"""What a person does wrong in the first hour, and what absflow says to it.
+
+Mistakes in settings, versions, graphs and functions have tests where these are checked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from chain import chain, check, conf, run
+from diamond import OUTPUT, ROWS, STATE, source_files, to_group, write_source
+from processes import bury
+from pyspark.sql import SparkSession
+from reading import completed, durable_files
+from session import settings
+
+import absflow
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+HERE = Path(__file__).parent
+# Root may do more than a file's rights say; without this it may not, as anybody.
+ORDINARY = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
+
+
+def driver(root: Path, *before: str, endless: bool) -> subprocess.Popen[bytes]:
+    """The chain job in a process of its own, with ``root/log``; ``before`` its command line."""
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(HERE)}
+    environment |= {"PYSPARK_PYTHON": sys.executable}
+    environment |= {"ABSFLOW_SIGTERM": str(endless).lower()}
+    with (root / "log").open("w") as log:
+        return subprocess.Popen(
+            [*before, sys.executable, str(HERE / "chain.py"), str(root)],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def last_line(root: Path) -> str:
+    """Of what a driver has printed."""
+    return (root / "log").read_text().splitlines()[-1]
+
+
+def test_a_storage_path_without_rights_is_named(tmp_path: Path) -> None:
+    """The line says which path, and what the system said."""
+    write_source(tmp_path / "a", files=1, rows=20, seed=1)
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job").chmod(0o555)
+    process = driver(tmp_path, *(ORDINARY if os.geteuid() == 0 else []), endless=False)
+    try:
+        assert process.wait(timeout=120) == 1
+    finally:
+        bury(process)
+    line = last_line(tmp_path)
+    assert line.startswith("absflow.errors.StorageError: could not ")
+    assert f"{tmp_path}/job" in line
+    assert "ermission denied" in line
+    assert list((tmp_path / "job").iterdir()) == []
+
+
+def test_control_c_ends_a_job_that_goes_on_later(spark: SparkSession, tmp_path: Path) -> None:
+    """Python's own exception is the last line; nothing is lost, nothing twice."""
+    files = source_files(tmp_path / "a", rows=100, seed=5)
+    for _ in itertools.islice(files, 3):
+        pass
+    process = driver(tmp_path, endless=True)
+    try:
+        sink = tmp_path / "sink" / "_delta_log"
+        while process.poll() is None and len(list(sink.glob("*.json"))) < 2:
+            time.sleep(0.2)
+        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to all of them
+        process.wait(timeout=60)
+    finally:
+        bury(process)
+    assert last_line(tmp_path) == "KeyboardInterrupt"
+    next(files)
+    check(spark, tmp_path, run(spark, tmp_path), 4)
+
+
+def test_a_root_of_another_job_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Both jobs are named, and nothing is changed."""
+    write_source(tmp_path / "a", files=2, rows=50, seed=2)
+    run(spark, tmp_path)
+    before = durable_files(tmp_path / "job")
+    job = absflow.Job("other", spark)
+    frame = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
+    rows = job.source("b", frame.parquet(str(tmp_path / "a")), bounded=True)
+    job.stage("sums", rows, key="k", state=STATE, output=OUTPUT, process=to_group)
+    with settings(spark, conf(tmp_path)):
+        with pytest.raises(absflow.GraphError) as refused:
+            job.start()
+    assert "'chain'" in str(refused.value), str(refused.value)
+    assert "'other'" in str(refused.value), str(refused.value)
+    assert durable_files(tmp_path / "job") == before
+
+
+def test_a_sink_table_with_other_columns_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Both are said, before anything runs."""
+    write_source(tmp_path / "a", files=1, rows=50, seed=2)
+    spark.sql(f"CREATE TABLE delta.`{tmp_path / 'sink'}` (id LONG, name STRING) USING delta")
+    words = r"sink table '.*sink' has columns struct<id:bigint,name:string>, but .* output is "
+    with settings(spark, conf(tmp_path)), pytest.raises(absflow.GraphError, match=words):
+        chain(spark, tmp_path).start()
+    assert not (tmp_path / "job" / "checkpoints").exists() or not completed(spark, tmp_path / "job")
