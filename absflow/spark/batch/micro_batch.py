@@ -42,7 +42,7 @@ from absflow.spark.batch.query import set_alignments
 from absflow.spark.batch.restored_rows import RestoredRows
 from absflow.spark.batch.rows import RowWriter
 from absflow.spark.batch.stage import ChainStage
-from absflow.spark.batch.stops import StoppedError, is_stop
+from absflow.spark.batch.stops import FailedBatchError, StoppedError, is_stop, overflows
 from absflow.spark.batch.worker_output import WorkerOutput
 from absflow.spark.worker.snapshot_files import Histories
 from absflow.storage import clock
@@ -101,6 +101,8 @@ class ChainBatches:
         except Exception as error:
             if is_stop(error):
                 raise StoppedError from None
+            if overflows(error):
+                raise FailedBatchError(error) from None
             raise
         self._after_start = False
 

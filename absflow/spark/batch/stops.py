@@ -1,11 +1,21 @@
-"""How a stop ends a micro-batch: what Spark says to it, and what it says to Spark."""
+"""How a micro-batch ends that a stop or an error cuts short: what Spark is given of it.
+
+Spark knows a stop by a regular expression over what Python prints, from the words of a call that
+failed to the name of an interruption. It overflows the stack of the query's thread on a text as
+long as a Java stack trace, and the query then ends without saying why.
+"""
 
 from __future__ import annotations
+
+import traceback
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 
-__all__ = ["StoppedError", "is_stop"]
+__all__ = ["FailedBatchError", "StoppedError", "is_stop", "overflows"]
+
+# The words of the regular expression.
+_CALL = "py4j.protocol.Py4JJavaError: An error occurred while calling"
 
 # What a call says that a stop has cut short: the thread is interrupted, its jobs are cancelled.
 _SIGNS = (
@@ -17,17 +27,23 @@ _SIGNS = (
 
 
 class StoppedError(Exception):
-    """The query was stopped inside a batch.
-
-    Spark knows a stop by a regular expression over what Python prints, which
-    overflows the stack of the query's thread on a text as long as a Java stack trace.
-    """
+    """The query was stopped inside a batch."""
 
     def __str__(self) -> str:
-        return (
-            "py4j.protocol.Py4JJavaError: An error occurred while calling a batch: "
-            "java.lang.InterruptedException"
-        )
+        return f"{_CALL} a batch: java.lang.InterruptedException"
+
+
+class FailedBatchError(Exception):
+    """A batch failed; the text is what Python prints of it, in words that Spark does not look for."""
+
+    def __init__(self, error: BaseException) -> None:
+        """Take the place of ``error``."""
+        super().__init__(_printed(error).replace(_CALL, _CALL.replace(": An", ", an")))
+
+
+def overflows(error: BaseException) -> bool:
+    """Whether Spark could fail on what Python prints of an error."""
+    return _CALL in _printed(error)
 
 
 def is_stop(error: BaseException) -> bool:
@@ -43,6 +59,10 @@ def is_stop(error: BaseException) -> bool:
             return True
         cause = cause.__cause__ or cause.__context__
     return False
+
+
+def _printed(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
 
 
 def _java_trace(error: BaseException) -> str:

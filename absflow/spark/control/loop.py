@@ -6,6 +6,7 @@ It owns the coordinator's state, the driver's tables and the queries. Everything
 
 from __future__ import annotations
 
+import atexit
 import logging
 import queue
 import threading
@@ -51,6 +52,9 @@ from absflow.storage.session import conf_set
 __all__ = ["JobLoop"]
 
 _LOG = logging.getLogger(__name__)
+
+# What a micro-batch under way may take; above that, a program that was to end hangs.
+_EXIT_WAIT_S = 30
 
 _Posted = (
     Event
@@ -196,6 +200,7 @@ class JobLoop:
         _LOG.info("%s", self._started_line())
         self._lookout.start()
         self._thread.start()
+        atexit.register(self._stop_with_program)
         if self._settings.savepoint_on_sigterm:
             SavepointOnSigterm(
                 self._graph.job,
@@ -212,6 +217,15 @@ class JobLoop:
             f"driver {prepared.claim.incarnation}, "
             + (f"goes on from checkpoint {newest}" if newest else "no checkpoint yet")
         )
+
+    def _stop_with_program(self) -> None:
+        """A program that ends, by Ctrl-C or not, ends its job in order, if that takes no long time.
+
+        Else the JVM, which lives a little longer, would call a Python that is no more.
+        """
+        if not self.done.is_set():
+            self.ask_to_stop()
+            self.done.wait(_EXIT_WAIT_S)
 
     # -- the thread ---------------------------------------------------------------------------
 
@@ -331,6 +345,7 @@ class JobLoop:
             _LOG.info("job %r ended%s", self.job, why)
             self.done.set()
             self._savepoints.refuse_all()
+            atexit.unregister(self._stop_with_program)
 
     def _count_unflushed(self, savepoint: int) -> None:
         """The rows behind the savepoint in the channels, which a restore from it reads again."""
