@@ -34,7 +34,7 @@ class StoppedError(Exception):
 
 
 class FailedBatchError(Exception):
-    """A batch failed; the text is what Python prints of it, in words that Spark does not look for."""
+    """A batch failed; the text is what Python prints of it, in words that Spark does not seek."""
 
     def __init__(self, error: BaseException) -> None:
         """Take the place of ``error``."""
