@@ -13,6 +13,7 @@ must have emitted for given source positions, and compare that with the tables:
   exactly the source rows up to the manifest's positions, for every stage, and so is the output
   that stands before the barrier; rows that the checkpoint has overtaken are in its channel state
   instead, once, and are the next ones that the stage would have processed;
+* event time: see :mod:`absflow.simulation.time_checkers`;
 * exactly once: every channel holds, path by path, a prefix of what is due, and all of it at the
   end; final state is that of all rows;
 * no stuck checkpoint: when the faults have ceased, the job comes to its end.
@@ -23,7 +24,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 from absflow.protocol.checkpoints import (
@@ -35,95 +35,28 @@ from absflow.protocol.checkpoints import (
     status_of,
 )
 from absflow.protocol.coordinator.messages import Triggered
-from absflow.simulation.job import Graph, Row, transform
+from absflow.simulation import time_checkers
+from absflow.simulation.due import Due, State
+from absflow.simulation.event_time import time_of
+from absflow.simulation.items import Sent
+from absflow.simulation.job import Graph
 from absflow.simulation.restore import reconstruct
-from absflow.simulation.stage import Memory, Sent
+from absflow.simulation.stage import Memory
 from absflow.simulation.tables import Tables
 
 __all__ = ["check"]
 
-State = dict[str, tuple[int, int]]
 # A source, then the stages that a row has passed.
 _Way = tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _Path:
-    """The rows that are due on one way into a stage, folded up to a number that only rises."""
-
-    rows: tuple[Row, ...]
-    folded: int = 0
-    digest: int = 0
-    counts: Counter[int] = field(default_factory=Counter)
-    totals: Counter[int] = field(default_factory=Counter)
-
-    def advance(self, count: int) -> None:
-        """Fold rows until there are ``count``."""
-        for row in self.rows[self.folded : count]:
-            self.folded += 1
-            self.digest = (self.digest * 1_000_003 + row.number * 91 + row.sign * row.amount) % (
-                2**61 - 1
-            )
-            self.counts[row.key] += row.sign
-            self.totals[row.key] += row.sign * row.amount
-
-
-class _Due:
-    """What is due: computed from the sources alone."""
-
-    def __init__(self, graph: Graph, rows: Mapping[str, tuple[Row, ...]]) -> None:
-        self.into = {
-            s.name: {path: _Path(_along(path, rows)) for path in graph.paths(s.name)}
-            for s in graph.stages
-        }
-        self.out = {
-            s.name: {(*path, s.name): _along((*path, s.name), rows) for path in graph.paths(s.name)}
-            for s in graph.stages
-        }
-
-    def ways(self, stage: str) -> Iterator[tuple[_Way, _Path]]:
-        """Every way into ``stage``, and what is due on it."""
-        for path, due in self.into[stage].items():
-            yield (*path, stage), due
-
-    def sent(self, way: _Way, count: int) -> int:
-        """How many rows a stage makes of the first ``count`` on a way into it."""
-        *path, stage = way
-        rows = self.into[stage][tuple(path)].rows[:count]
-        return sum(len(transform(stage, row)) for row in rows)
-
-    def state(self, stage: str, processed: Mapping[_Way, int]) -> State:
-        """The state of ``stage`` after so many rows on each of the ways into it."""
-        state: State = {}
-        counts: Counter[int] = Counter()
-        totals: Counter[int] = Counter()
-        for path, due in self.into[stage].items():
-            due.advance(processed[(*path, stage)])
-            counts.update(due.counts)
-            totals.update(due.totals)
-            if due.folded:
-                state["path " + ">".join(path)] = (due.folded, due.digest)
-        for key, count in counts.items():
-            if (count, totals[key]) != (0, 0):
-                state[f"key {key}"] = (count, totals[key])
-        return state
-
-
-def _along(path: tuple[str, ...], rows: Mapping[str, tuple[Row, ...]]) -> tuple[Row, ...]:
-    """The rows of a source after the stages of a path."""
-    source, *stages = path
-    along = rows[source]
-    for stage in stages:
-        along = tuple(made for row in along for made in transform(stage, row))
-    return along
 
 
 def check(graph: Graph, tables: Tables, finished: bool) -> list[str]:
     """Every violation, in words; none if all is well."""
     found = [*_ids(tables), *_replays(tables), *_savepoints(tables), *_stops(tables)]
-    due = _Due(graph, tables.rows)
+    due = Due(graph, tables.rows)
     emitted = {s.name: _by_path(tables, s.name) for s in graph.stages}
     found += _channels(due, emitted)
+    found += time_checkers.check(graph, tables, due)
     if not found:
         found += _cuts(graph, tables, due, emitted)
     if not finished:
@@ -215,7 +148,7 @@ def _by_path(tables: Tables, stage: str) -> _Emitted:
     return paths
 
 
-def _channels(due: _Due, emitted: Mapping[str, _Emitted]) -> Iterator[str]:
+def _channels(due: Due, emitted: Mapping[str, _Emitted]) -> Iterator[str]:
     """Nothing lost, nothing twice, nothing out of order, and epochs that never fall."""
     for stage, paths in emitted.items():
         for path, items in paths.items():
@@ -232,11 +165,10 @@ def _channels(due: _Due, emitted: Mapping[str, _Emitted]) -> Iterator[str]:
                 yield f"epochs fall on {'>'.join(path)}: {epochs}"
 
 
-def _cuts(
-    graph: Graph, tables: Tables, due: _Due, emitted: Mapping[str, _Emitted]
-) -> Iterator[str]:
+def _cuts(graph: Graph, tables: Tables, due: Due, emitted: Mapping[str, _Emitted]) -> Iterator[str]:
     """Each completed checkpoint, oldest first, is the cut at its own positions."""
     before = dict.fromkeys(tables.rows, 0)
+    watermarks = dict(tables.began)
     for checkpoint_id, manifest in sorted(tables.manifests.items()):
         named = [s.report.stage for s in manifest.stages]
         if named != [s.name for s in graph.stages]:
@@ -251,11 +183,12 @@ def _cuts(
         processed, wrong = _processed(graph, tables, due, manifest, positions)
         yield from wrong
         for stage in named:
-            yield from _cut(tables, due, emitted[stage], manifest, stage, processed)
+            yield from _cut(graph, tables, due, emitted[stage], manifest, stage, processed)
+        yield from time_checkers.check_cut(graph, tables, due, manifest, watermarks)
 
 
 def _processed(
-    graph: Graph, tables: Tables, due: _Due, manifest: Manifest, positions: Mapping[str, int]
+    graph: Graph, tables: Tables, due: Due, manifest: Manifest, positions: Mapping[str, int]
 ) -> tuple[dict[_Way, int], list[str]]:
     """How many rows each stage must have processed on each way into it; what is wrong in flight.
 
@@ -290,8 +223,9 @@ def _positions(graph: Graph, manifest: Manifest) -> dict[str, int]:
 
 
 def _cut(
+    graph: Graph,
     tables: Tables,
-    due: _Due,
+    due: Due,
     emitted: _Emitted,
     manifest: Manifest,
     stage: str,
@@ -304,8 +238,9 @@ def _cut(
     if missing:
         yield f"checkpoint {checkpoint_id}: sets {missing} are not in the history of {stage}"
         return
-    wanted = due.state(stage, processed)
-    if (there := reconstruct(tables.histories[stage], part.lineage)) != wanted:
+    spec = graph.stage(stage)
+    time, _, there = time_of(spec, reconstruct(tables.histories[stage], part.lineage))
+    if there != (wanted := due.state(stage, processed, time.value)):
         yield (
             f"consistent cut: checkpoint {checkpoint_id}, stage {stage}, after "
             f"{ {'>'.join(way): count for way, count in processed.items()} }: "
@@ -330,19 +265,24 @@ def _difference(there: State, wanted: State) -> str:
 def _end_of_stage(stage: str, memory: Memory, wanted: State) -> Iterator[str]:
     if memory.held:
         yield f"stage {stage} still holds {len(memory.held)} rows"
-    values = {k: e.value for k, e in memory.values.items() if e.value is not None}
+    values = {
+        k: e.value
+        for k, e in memory.values.items()
+        if e.value is not None and not k.startswith("time ")
+    }
     if values != wanted:
         yield f"exactly once: stage {stage} ends with {_difference(values, wanted)}"
 
 
-def _end(graph: Graph, tables: Tables, due: _Due, emitted: Mapping[str, _Emitted]) -> Iterator[str]:
+def _end(graph: Graph, tables: Tables, due: Due, emitted: Mapping[str, _Emitted]) -> Iterator[str]:
     """A finished job has processed every row, and nothing is left pending or unanswered."""
     ends = {source: len(rows) for source, rows in tables.rows.items()}
     for stage in (s.name for s in graph.stages):
         files = tables.stages[stage]
         # A last batch that was written and reported, but not committed, would be replayed.
         if files.committed + 1 not in files.offsets:
-            wanted = due.state(stage, {w: len(d.rows) for w, d in due.ways(stage)})
+            every = {w: len(d.rows) for w, d in due.ways(stage)}
+            wanted = due.state(stage, every, files.memory.time.value)
             yield from _end_of_stage(stage, files.memory, wanted)
         for path, rows in due.out[stage].items():
             if len(there := emitted[stage].get(path, [])) != len(rows):

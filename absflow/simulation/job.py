@@ -14,9 +14,25 @@ from dataclasses import dataclass
 
 from absflow.protocol.coordinator.messages import RootInput, Topology
 
-__all__ = ["GRAPHS", "Graph", "Row", "StageSpec", "draw_rows", "transform"]
+__all__ = [
+    "DELAY",
+    "GRAPHS",
+    "PARTITIONS",
+    "WINDOW",
+    "Graph",
+    "Row",
+    "StageSpec",
+    "draw_rows",
+    "partitions",
+    "transform",
+    "window_end",
+]
 
+# Of each source, and the delay of its watermark; the size of the windows that stages keep.
+PARTITIONS, DELAY, WINDOW = 3, 8, 25
 _KEYS = 7
+# How far partitions are apart, how disordered each is, and how far one goes from row to row.
+_LAG, _DISORDER, _STEP = 60, 14, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +45,7 @@ class Row:
         key: what state is kept by.
         amount: what is summed.
         sign: -1 takes an earlier row with the same key and amount back.
+        at: its event time.
     """
 
     path: tuple[str, ...]
@@ -36,6 +53,12 @@ class Row:
     key: int
     amount: int
     sign: int
+    at: int = 0
+
+    @property
+    def partition(self) -> str:
+        """The partition of its source that it comes from."""
+        return f"{self.path[0]}{self.number % PARTITIONS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,22 +161,39 @@ def transform(stage: str, row: Row) -> tuple[Row, ...]:
         return ()
     path = (*row.path, stage)
     key = (3 * row.key + len(row.path)) % _KEYS
-    first = Row(path, row.number, key, row.amount + 1, row.sign)
+    first = Row(path, row.number, key, row.amount + 1, row.sign, row.at)
     if row.amount % 7 != 3:
         return (first,)
-    return (first, Row(path, row.number, (key + 1) % _KEYS, row.amount + 2, row.sign))
+    return (first, Row(path, row.number, (key + 1) % _KEYS, row.amount + 2, row.sign, row.at))
+
+
+def partitions(source: str) -> tuple[str, ...]:
+    """The partitions of a source."""
+    return tuple(f"{source}{number}" for number in range(PARTITIONS))
+
+
+def window_end(at: int) -> int:
+    """The last time of the window that a time is in; the window's timer is due then."""
+    return at - at % WINDOW + WINDOW - 1
 
 
 def draw_rows(dice: random.Random, source: str, count: int) -> tuple[Row, ...]:
-    """Rows of one source; many take an earlier one back, so that keys come and go."""
+    """Rows of one source; many take an earlier one back, so that keys come and go.
+
+    Event time goes on in each partition by itself, with some disorder, and some rows too late.
+    """
     rows: list[Row] = []
     standing: list[Row] = []
+    now = [dice.randrange(_LAG) for _ in range(PARTITIONS)]
     for number in range(count):
+        place = number % PARTITIONS
+        now[place] += dice.randrange(_STEP)
+        at = max(0, now[place] - dice.randrange(_DISORDER))
         if standing and dice.random() < 0.45:
             old = standing.pop(dice.randrange(len(standing)))
-            rows.append(Row((source,), number, old.key, old.amount, -1))
+            rows.append(Row((source,), number, old.key, old.amount, -1, at))
         else:
-            row = Row((source,), number, dice.randrange(_KEYS), dice.randrange(1, 90), 1)
+            row = Row((source,), number, dice.randrange(_KEYS), dice.randrange(1, 90), 1, at)
             rows.append(row)
             standing.append(row)
     return tuple(rows)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from absflow.protocol import alignment_state
+from absflow.protocol import alignment_state, watermarks
 from absflow.protocol.alignment import Action, Discard, Ignore, Reason
-from absflow.protocol.alignment_state import Alignment, Barrier
+from absflow.protocol.alignment_state import Alignment
 from absflow.protocol.checkpoints import FailureReason, StageReport
 from absflow.protocol.coordinator.messages import (
     CheckpointFailed,
@@ -21,10 +21,12 @@ from absflow.protocol.coordinator.messages import (
     RootInput,
     Triggered,
 )
+from absflow.protocol.watermarks import InputStatus
 from absflow.simulation.clock import Life, Process
-from absflow.simulation.job import StageSpec
+from absflow.simulation.items import End, Fired, Item, Output, Value
+from absflow.simulation.job import StageSpec, partitions
 from absflow.simulation.scene import Scene
-from absflow.simulation.stage import Batch, End, Item, Memory, Outcome, Sent, Value, run_batch
+from absflow.simulation.stage import Batch, Memory, Outcome, run_batch
 from absflow.simulation.tables import Plan
 
 __all__ = ["Appender", "Query"]
@@ -134,7 +136,21 @@ class Query:
             spans[_BARRIERS] = self._span(_BARRIERS, len(tables.barriers), 4)
         looks = scene.dice.random() < scene.knobs.overtakes_seen.get(self._spec.name, 1.0)
         spans[_OVERTAKES] = self._span(_OVERTAKES, len(tables.overtakes), 4 if looks else 0)
-        return Plan(spans) if any(start < end for start, end in spans.values()) else None
+        if not any(start < end for start, end in spans.values()):
+            return None
+        return Plan(spans, dict(self._idle(spans)))
+
+    def _idle(self, spans: Mapping[str, tuple[int, int]]) -> Iterator[tuple[str, frozenset[str]]]:
+        """Partitions fall idle that will bring nothing more; so no row comes back late."""
+        scene = self._scene
+        for name in self._spec.roots:
+            if scene.dice.random() < scene.knobs.idles:
+                rest = {row.partition for row in scene.tables.rows[name][spans[name][1] :]}
+                idle = frozenset(partitions(name)) - rest
+                scene.story.mark("partition idle", bool(idle))
+                if rest:  # else it is not idle, but ends
+                    scene.tables.idles |= bool(idle)
+                    yield name, idle
 
     def _span(self, name: str, there: int, most: int) -> tuple[int, int]:
         start = self._files.end_of(name)
@@ -153,7 +169,8 @@ class Query:
                     row.barrier if isinstance(row, Triggered) else End() for row in mine
                 )
         positions = {name: plan.spans[name][1] for name in self._spec.inputs}
-        return Batch(items, positions, tuple(tables.overtakes[slice(*plan.spans[_OVERTAKES])]))
+        orders = tuple(tables.overtakes[slice(*plan.spans[_OVERTAKES])])
+        return Batch(items, positions, orders, plan.idle)
 
     def _batch(self, batch_id: int, plan: Plan) -> Process:
         scene, files = self._scene, self._files
@@ -165,12 +182,14 @@ class Query:
         before = files.memory
         outcome = run_batch(self._spec, before, self._read(plan))
         alignment_state.validate(outcome.memory.alignment)
+        watermarks.validate(before.time, outcome.memory.time)
         self.step = "writing rows"
         yield scene.between(scene.knobs.write_ms)
-        self._write(2 * batch_id, tuple(i for i in outcome.emitted if isinstance(i, Sent)))
+        self._write(2 * batch_id, outcome.rows)
+        scene.tables.missed += outcome.missed
         self.step = "writing barriers"
         yield scene.between(scene.knobs.write_ms)
-        self._write(2 * batch_id + 1, tuple(i for i in outcome.emitted if not isinstance(i, Sent)))
+        self._write(2 * batch_id + 1, outcome.control)
         self._narrate(before, outcome)
         self.step = "reporting"
         yield scene.between(scene.knobs.write_ms)
@@ -183,7 +202,7 @@ class Query:
             self._report(batch_id, outcome)
         self.step = "idle"
 
-    def _write(self, version: int, items: tuple[Sent | Barrier | End, ...]) -> None:
+    def _write(self, version: int, items: tuple[Output, ...]) -> None:
         if items and not self._scene.tables.channels[self._spec.name].append(version, items):
             self._scene.story.mark("repeated write skipped")
 
@@ -225,6 +244,7 @@ class Query:
         waiting = [given.waiting for given in after.alignment.inputs.values()]
         story.mark("several snapshots in one batch", len(outcome.snapshots) > 1)
         story.mark("rows held", bool(after.held))
+        self._narrate_time(outcome)
         story.mark("barrier waits behind a barrier", any(len(w) > 1 for w in waiting))
         free = [h for h in after.held if not after.alignment.inputs[h.input].waiting]
         story.mark("row read before the barrier it is behind", bool(free))
@@ -233,6 +253,19 @@ class Query:
         ended = [name for name, given in after.alignment.inputs.items() if given.ended]
         story.mark("input ended", bool(ended) and not after.alignment.ended)
         story.mark("stage ended", after.alignment.ended)
+
+    def _narrate_time(self, outcome: Outcome) -> None:
+        story, time = self._scene.story, outcome.memory.time
+        waiting = [w for given in time.inputs.values() for w in given.waiting]
+        story.mark("watermark held back", any(w.status is InputStatus.ACTIVE for w in waiting))
+        story.mark("end waits for a barrier", any(w.status is InputStatus.ENDED for w in waiting))
+        story.mark("row late", any(name.startswith("late ") for name in outcome.memory.values))
+        values = {given.value for given in time.inputs.values()}
+        story.mark("watermarks of inputs differ", len(values) > 1)
+        fired = {item.epoch for item in outcome.rows if isinstance(item, Fired)}
+        cuts = {s.barrier.checkpoint_id for s in outcome.snapshots}
+        story.mark("timer fires for a barrier", bool(fired & cuts))
+        story.mark("timer fires behind all barriers", bool(fired - cuts))
 
     def _narrate_action(self, before: Alignment, action: Action) -> None:
         story = self._scene.story

@@ -7,11 +7,15 @@ channel before the barrier stays, as it has been published; nobody reads it agai
 
 from __future__ import annotations
 
-from absflow.protocol import alignment
-from absflow.protocol.alignment_state import Barrier
+from collections.abc import Mapping
+
+from absflow.protocol import alignment, watermarks
 from absflow.protocol.checkpoints import Fact, FactKind, Manifest, StageManifest
+from absflow.protocol.watermarks import StageTime
+from absflow.simulation.event_time import time_of
+from absflow.simulation.items import End, Fired, Mark, Output, Sent, Value
 from absflow.simulation.job import Graph, StageSpec
-from absflow.simulation.stage import End, Entry, Held, Memory, Sent, Value
+from absflow.simulation.stage import Entry, Held, Memory
 from absflow.simulation.tables import Channel, History, Plan, StageFiles, Tables
 
 __all__ = ["reconstruct", "restored"]
@@ -24,24 +28,39 @@ def restored(graph: Graph, tables: Tables, manifest: Manifest) -> Tables:
         KeyError: a set that the manifest names is not in a history.
     """
     made = Tables(tables.rows, {source: (0,) * len(rows) for source, rows in tables.rows.items()})
+    made.idles = tables.idles
     number = manifest.checkpoint_id
     made.facts.append(Fact(number, FactKind.COMPLETED, None, manifest.request))
     made.manifests[number] = manifest
     for spec in graph.stages:
         made.channels[spec.name] = Channel(_published(tables.channels[spec.name], number))
+    times = {s.name: _time(graph, tables, s.name, manifest) for s in graph.stages}
     for spec in graph.stages:
+        made.began[spec.name] = times[spec.name].value
         part = next(s for s in manifest.stages if s.report.stage == spec.name)
         history = tables.histories[spec.name]
         made.histories[spec.name] = History({n: history.sets[n] for n in part.lineage}, number)
         ends = {root: int(part.report.positions[root]) for root in spec.roots}
         ends |= {sender: len(made.log_of(sender)) for sender in spec.upstream}
         read = Plan({name: (end, end) for name, end in ends.items()})
-        memory = _memory(tables, spec, part, manifest)
+        memory = _memory(tables, spec, part, manifest, times)
         made.stages[spec.name] = StageFiles({-1: memory}, {-1: read})
     return made
 
 
-def _memory(tables: Tables, spec: StageSpec, part: StageManifest, manifest: Manifest) -> Memory:
+def _time(graph: Graph, tables: Tables, stage: str, manifest: Manifest) -> StageTime:
+    """The event time of a stage at a checkpoint."""
+    part = next(s for s in manifest.stages if s.report.stage == stage)
+    return time_of(graph.stage(stage), reconstruct(tables.histories[stage], part.lineage))[0]
+
+
+def _memory(
+    tables: Tables,
+    spec: StageSpec,
+    part: StageManifest,
+    manifest: Manifest,
+    times: Mapping[str, StageTime],
+) -> Memory:
     number = manifest.checkpoint_id
     values = reconstruct(tables.histories[spec.name], part.lineage)
     late = [
@@ -50,18 +69,24 @@ def _memory(tables: Tables, spec: StageSpec, part: StageManifest, manifest: Mani
         for item in tables.log_of(name)[int(position) :]
         if isinstance(item, Sent) and item.epoch <= number
     ]
+    time, sources, _ = time_of(spec, values)
+    senders = {name: times[name] for name in spec.upstream}
     return Memory(
         alignment.start(spec.inputs, number),
+        watermarks.resumed(time, number, senders),
+        sources,
         tuple(late),
         {key: Entry(value, number) for key, value in values.items()},
     )
 
 
-def _published(channel: Channel, number: int) -> list[Sent | Barrier | End]:
+def _published(channel: Channel, number: int) -> list[Output]:
     """The items before barrier ``number``; epochs never fall along a channel."""
-    items: list[Sent | Barrier | End] = []
+    items: list[Output] = []
     for item in channel.items:
-        if isinstance(item, End) or (isinstance(item, Sent) and item.epoch > number):
+        if isinstance(item, End):
+            break
+        if isinstance(item, Sent | Fired | Mark) and item.epoch > number:
             break
         items.append(item)
     return items

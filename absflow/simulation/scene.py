@@ -35,6 +35,7 @@ class Knobs:
         overtakes_seen: per stage, how likely a micro-batch is to look at ABORT and OVERTAKE rows.
         laggard: a stage whose micro-batches take longer until the faults cease.
         report_first: a stage reports before Spark commits the batch rather than after.
+        idles: how likely a micro-batch is to see that partitions bring nothing more.
     """
 
     graph: Graph
@@ -51,6 +52,7 @@ class Knobs:
     overtakes_seen: Mapping[str, float] = field(default_factory=dict)
     laggard: str | None = None
     report_first: bool = True
+    idles: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ def draw_knobs(
         overtakes_seen={stage.name: dice.choice((1.0, 0.5, 0.02)) for stage in graph.stages},
         laggard=dice.choice((None, *(stage.name for stage in graph.stages))),
         report_first=dice.random() < 0.5,
+        idles=dice.choice((0.0, 0.0, 0.3)),
     )
 
 

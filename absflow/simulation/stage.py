@@ -3,7 +3,9 @@
 It keeps the rules that the real stage (``absflow.columnar.stage``) keeps: all control rows of the
 batch go through the alignment machine first; for each snapshot n every row with epoch <= n is
 processed, the state is snapshotted and the barrier forwarded; at last the gates decide about the
-rest. Rows are processed in the order (epoch, input, place in the input).
+rest. Rows are processed in the order (epoch, input, place in the input). Behind the rows come the
+watermarks that were admitted with them, and then the timers that are due: each stage counts the
+rows that are on time by key and window, and lets a window go when its end has come.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from absflow.protocol import alignment, alignment_state
+from absflow.protocol import alignment, alignment_state, watermarks
 from absflow.protocol.alignment import (
     AbortArrived,
     Action,
@@ -23,42 +25,23 @@ from absflow.protocol.alignment import (
     TakeSnapshot,
 )
 from absflow.protocol.alignment_state import Alignment, Barrier
-from absflow.simulation.job import Row, StageSpec, transform
+from absflow.protocol.source_time import (
+    SourceTime,
+    input_time,
+    observe,
+    partition_status,
+    start_source,
+)
+from absflow.protocol.watermarks import InputStatus, StageTime, Watermark
+from absflow.simulation.event_time import timed
+from absflow.simulation.items import End, Fired, Item, Mark, Sent, Value
+from absflow.simulation.job import DELAY, Row, StageSpec, partitions, transform, window_end
 
-__all__ = [
-    "Batch",
-    "End",
-    "Entry",
-    "Held",
-    "Item",
-    "Memory",
-    "Outcome",
-    "Sent",
-    "Snapshot",
-    "fresh",
-    "run_batch",
-]
+__all__ = ["Batch", "Entry", "Held", "Memory", "Outcome", "Snapshot", "fresh", "run_batch"]
 
-Value = tuple[int, int]
 Transform = Callable[[str, Row], tuple[Row, ...]]
 
 _DIGEST_PRIME = (1 << 61) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A row in a channel."""
-
-    epoch: int
-    row: Row
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """The last item of an input."""
-
-
-Item = Row | Sent | Barrier | End
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +54,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A row that waits for its input's gate."""
+    """A row that waits for its input's gate; ``late`` by the verdict of its source."""
 
     input: str
     epoch: int
     row: Row
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +71,17 @@ class Memory:
         held: rows that may not be processed yet, in the order of arrival.
         values: the keyed state.
         cuts: per checkpoint that waits for its snapshot, the positions of the root inputs that
-            have brought its barrier.
+            have brought its barrier, and their times there.
+        time: event time at the stage.
+        sources: event time of its root inputs, behind all that was read.
     """
 
     alignment: Alignment
+    time: StageTime
+    sources: Mapping[str, SourceTime]
     held: tuple[Held, ...] = ()
     values: Mapping[str, Entry] = field(default_factory=dict)
-    cuts: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    cuts: Mapping[int, Mapping[str, tuple[int, SourceTime]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +92,13 @@ class Batch:
         items: the next items of each input; those of a root are rows, then control rows.
         positions: how far each input has been read after the batch.
         orders: aborts and overtakes, which every stage reads by itself.
+        idle: of root inputs, the partitions that are idle from now on, where they change.
     """
 
     items: Mapping[str, tuple[Item, ...]]
     positions: Mapping[str, int] = field(default_factory=dict)
     orders: tuple[AbortArrived | OvertakeArrived, ...] = ()
+    idle: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +120,23 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a batch: what to keep, what to emit (in order), and what was decided."""
+    """What came of a batch: what to keep, what to emit, and what was decided.
+
+    Attributes:
+        memory: after the batch.
+        rows: the rows it emits, in order, and the watermark behind them.
+        control: its barriers, each with its watermark before it, and its end.
+        snapshots: what it hands over.
+        said: by the alignment.
+        missed: rows that were on time at their source, and came behind the stage's watermark.
+    """
 
     memory: Memory
-    emitted: tuple[Sent | Barrier | End, ...]
+    rows: tuple[Sent | Fired | Mark, ...]
+    control: tuple[Mark | Barrier | End, ...]
     snapshots: tuple[Snapshot, ...]
     said: tuple[Action, ...]
+    missed: tuple[Row, ...]
 
 
 @dataclass(slots=True)
@@ -146,14 +147,19 @@ class _Work:
     epoch: int
     rows: list[Held]
     values: dict[str, Entry]
-    cuts: dict[int, dict[str, int]]
-    emitted: list[Sent | Barrier | End] = field(default_factory=list)
+    cuts: dict[int, dict[str, tuple[int, SourceTime]]]
+    time: StageTime
+    sources: dict[str, SourceTime]
+    emitted: list[Sent | Fired | Mark] = field(default_factory=list)
+    control: list[Mark | Barrier | End] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
+    missed: list[Row] = field(default_factory=list)
 
 
 def fresh(spec: StageSpec) -> Memory:
     """The memory of a stage that has read nothing."""
-    return Memory(alignment.start(spec.inputs))
+    sources = {name: start_source(DELAY, partitions(name)) for name in spec.roots}
+    return Memory(alignment.start(spec.inputs), watermarks.start(spec.inputs), sources)
 
 
 def _events(batch: Batch) -> Iterator[Event]:
@@ -174,54 +180,89 @@ def run_batch(
     """Process one micro-batch."""
     events = alignment.in_order(_events(batch), spec.inputs)
     after, said = alignment.run(memory.alignment, events)
-    arrived = [row for name in spec.inputs for row in _rows(spec, memory.alignment, batch, name)]
-    cuts = {n: dict(p) for n, p in memory.cuts.items()}
     work = _Work(
         spec,
         transform,
         batch,
         memory.alignment.epoch,
-        [*memory.held, *arrived],
+        list(memory.held),
         dict(memory.values),
-        cuts,
+        {n: dict(p) for n, p in memory.cuts.items()},
+        memory.time,
+        dict(memory.sources),
     )
+    for name in spec.inputs:
+        _read(work, memory.alignment, name)
     _note_cuts(work)
     for action in said:
         if isinstance(action, TakeSnapshot):
-            _process(work, dict.fromkeys(spec.inputs, action.barrier.checkpoint_id))
+            number = action.barrier.checkpoint_id
+            late = [n for n in spec.inputs if alignment_state.in_flight(after, n, number)]
+            _process(work, dict.fromkeys(spec.inputs, number), aligned=not late)
             _snapshot(work, action.barrier, after)
     _process(work, {name: alignment_state.gate(after, name) for name in spec.inputs})
+    _forward(work, memory.time)
     if any(isinstance(action, EndStage) for action in said):
-        work.emitted.append(End())
+        work.control.append(End())
     kept = Memory(
         after,
+        work.time,
+        work.sources,
         tuple(work.rows),
         work.values,
         {n: p for n, p in work.cuts.items() if n > after.snapshot},
     )
-    return Outcome(kept, tuple(work.emitted), tuple(work.snapshots), said)
+    return Outcome(
+        kept,
+        tuple(work.emitted),
+        tuple(work.control),
+        tuple(work.snapshots),
+        said,
+        tuple(work.missed),
+    )
 
 
-def _rows(spec: StageSpec, before: Alignment, batch: Batch, name: str) -> Iterator[Held]:
-    for item in batch.items.get(name, ()):
+def _read(work: _Work, before: Alignment, name: str) -> None:
+    """Take in what an input brings; nothing is processed or admitted yet."""
+    # A source knows no epochs: its rows stand behind the newest barrier of the input.
+    barrier = alignment_state.brought(before, name)
+    items = work.batch.items.get(name, ())
+    rows = [item for item in items if isinstance(item, Row)]
+    for row in rows:
+        work.sources[name], (late,) = observe(work.sources[name], row.partition, [row.at])
+        work.rows.append(Held(name, barrier + 1, row, late))
+    idle = work.batch.idle.get(name)
+    if idle is not None:
+        work.sources[name] = partition_status(work.sources[name], idle)
+    if rows or idle is not None:
+        said = input_time(work.sources[name])
+        behind = Watermark(barrier + 1, said.value, said.status)
+        work.time = watermarks.arrive(work.time, name, behind)
+    for item in items:
         match item:
-            case Row():
-                # A source knows no epochs: its rows stand behind the newest barrier of the input.
-                yield Held(name, alignment_state.brought(before, name) + 1, item)
             case Sent(epoch, row):
-                yield Held(name, epoch, row)
+                work.rows.append(Held(name, epoch, row))
+            case Mark(watermark):
+                work.time = watermarks.arrive(work.time, name, watermark)
+            case Barrier():
+                barrier = max(barrier, item.checkpoint_id)
+            case End():
+                # Not where the alignment takes it, which is behind all barriers of the batch.
+                ended = Watermark(barrier + 1, None, InputStatus.ENDED)
+                work.time = watermarks.arrive(work.time, name, ended)
 
 
 def _note_cuts(work: _Work) -> None:
-    """A root input's position for n is the end of the first batch that brought barrier n."""
+    """A root input's cut for n is the end of the first batch that brought barrier n."""
     for name in work.spec.roots:
         for item in work.batch.items.get(name, ()):
             if isinstance(item, Barrier):
                 cut = work.cuts.setdefault(item.checkpoint_id, {})
-                cut.setdefault(name, work.batch.positions[name])
+                cut.setdefault(name, (work.batch.positions[name], work.sources[name]))
 
 
-def _process(work: _Work, upto: Mapping[str, int | None]) -> None:
+def _process(work: _Work, upto: Mapping[str, int | None], *, aligned: bool = False) -> None:
+    """All rows up to these epochs, then the watermarks behind them, then the timers."""
     due: list[Held] = []
     rest: list[Held] = []
     for held in work.rows:
@@ -230,9 +271,14 @@ def _process(work: _Work, upto: Mapping[str, int | None]) -> None:
     work.rows = rest
     due.sort(key=lambda held: (held.epoch, work.spec.inputs.index(held.input)))
     for held in due:
+        if held.late:
+            _count_late(work, held.row)
+            continue
         _fold(work, held.row)
         made = work.transform(work.spec.name, held.row)
         work.emitted.extend(Sent(work.epoch, row) for row in made)
+    work.time = watermarks.admit(work.time, upto, aligned=aligned)
+    _fire(work)
 
 
 def _fold(work: _Work, row: Row) -> None:
@@ -245,6 +291,41 @@ def _fold(work: _Work, row: Row) -> None:
     seen, digest = _value(work, path)
     mixed = (digest * 1_000_003 + row.number * 91 + row.sign * row.amount) % _DIGEST_PRIME
     work.values[path] = Entry((seen + 1, mixed), work.epoch)
+    if work.time.value is not None and row.at <= work.time.value:
+        work.missed.append(row)
+    window = f"window {window_end(row.at)} {row.key}"
+    count, total = _value(work, window)
+    work.values[window] = Entry((count + 1, total + row.sign * row.amount), work.epoch)
+
+
+def _count_late(work: _Work, row: Row) -> None:
+    count, numbers = _value(work, f"late {row.path[0]}")
+    work.values[f"late {row.path[0]}"] = Entry((count + 1, numbers + row.number), work.epoch)
+
+
+def _fire(work: _Work) -> None:
+    """The windows that are over, in the order of their ends."""
+    if work.time.value is None:
+        return
+    due = []
+    for name, entry in work.values.items():
+        if name.startswith("window ") and entry.value is not None:
+            end, key = map(int, name.split()[1:])
+            if end <= work.time.value:
+                due.append((end, key, entry.value))
+    for end, key, value in sorted(due):
+        work.emitted.append(Fired(work.epoch, key, end, value))
+        work.values[f"window {end} {key}"] = Entry(None, work.epoch)
+
+
+def _forward(work: _Work, before: StageTime) -> None:
+    """Behind its rows, the stage says how far it has come, unless that is known."""
+    known = {(before.value, before.status)}
+    barriers = [mark.watermark for mark in work.control if isinstance(mark, Mark)]
+    if barriers:
+        known = {(barriers[-1].value, barriers[-1].status)}
+    if (work.time.value, work.time.status) not in known:
+        work.emitted.append(Mark(Watermark(work.epoch, work.time.value, work.time.status)))
 
 
 def _value(work: _Work, key: str) -> Value:
@@ -254,18 +335,25 @@ def _value(work: _Work, key: str) -> Value:
 
 def _snapshot(work: _Work, barrier: Barrier, after: Alignment) -> None:
     """Hand over what changed since the base, forget old tombstones, forward the barrier."""
+    number = barrier.checkpoint_id
+    cut = work.cuts.get(number, {})
+    here = {
+        name: cut.get(name, (work.batch.positions[name], work.sources[name]))
+        for name in work.spec.roots
+    }
+    for name, value in timed(work.time, {name: source for name, (_, source) in here.items()}):
+        if _value(work, name) != value:
+            work.values[name] = Entry(value, work.epoch)
     changes = {k: e.value for k, e in work.values.items() if e.modified_epoch > barrier.base_id}
     work.values = {
         k: e
         for k, e in work.values.items()
         if e.value is not None or e.modified_epoch > barrier.completed_id
     }
-    cut = work.cuts.get(barrier.checkpoint_id, {})
-    positions = {name: cut.get(name, work.batch.positions[name]) for name in work.spec.roots}
-    late = [
-        n for n in work.spec.upstream if alignment_state.in_flight(after, n, barrier.checkpoint_id)
-    ]
+    positions = {name: position for name, (position, _) in here.items()}
+    late = [n for n in work.spec.upstream if alignment_state.in_flight(after, n, number)]
     in_flight = {name: work.batch.positions[name] for name in late}
     work.snapshots.append(Snapshot(barrier, changes, positions, in_flight))
-    work.emitted.append(barrier)
-    work.epoch = barrier.checkpoint_id + 1
+    work.control.append(Mark(Watermark(number, work.time.value, work.time.status)))
+    work.control.append(barrier)
+    work.epoch = number + 1

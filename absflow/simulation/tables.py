@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from absflow.protocol.alignment import AbortArrived, OvertakeArrived
-from absflow.protocol.alignment_state import Barrier
 from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Manifest
 from absflow.protocol.coordinator.messages import RootInput, Triggered
+from absflow.simulation.items import Item, Output, Sent, Value
 from absflow.simulation.job import Graph, Row
-from absflow.simulation.stage import End, Item, Memory, Sent, Value, fresh
+from absflow.simulation.stage import Memory, fresh
 
 __all__ = ["Channel", "History", "Plan", "Request", "Run", "StageFiles", "Tables"]
 
@@ -23,11 +23,11 @@ __all__ = ["Channel", "History", "Plan", "Request", "Run", "StageFiles", "Tables
 class Channel:
     """A stage's output: items in order, and which of the stage's writes they belong to."""
 
-    items: list[Sent | Barrier | End] = field(default_factory=list)
-    writes: dict[int, tuple[Sent | Barrier | End, ...]] = field(default_factory=dict)
+    items: list[Output] = field(default_factory=list)
+    writes: dict[int, tuple[Output, ...]] = field(default_factory=dict)
     mismatches: list[str] = field(default_factory=list)
 
-    def append(self, version: int, items: Iterable[Sent | Barrier | End]) -> bool:
+    def append(self, version: int, items: Iterable[Output]) -> bool:
         """Append unless write ``version`` is there; whether anything was appended."""
         given = tuple(items)
         if version in self.writes:
@@ -59,9 +59,11 @@ class Plan:
 
     Attributes:
         spans: per input (and for the tables of barriers and overtakes), start and end.
+        idle: per root input whose idle partitions change, those that are idle from then on.
     """
 
     spans: Mapping[str, tuple[int, int]]
+    idle: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -129,6 +131,9 @@ class Tables:
         channels: per stage.
         histories: per stage.
         stages: per stage.
+        missed: rows that were on time at their source, and came behind a stage's watermark.
+        idles: a partition has been idle, so watermarks may be ahead of the positions.
+        began: what each stage's watermark was when the attempt was restored.
     """
 
     rows: Mapping[str, tuple[Row, ...]]
@@ -143,6 +148,9 @@ class Tables:
     channels: dict[str, Channel] = field(default_factory=dict)
     histories: dict[str, History] = field(default_factory=dict)
     stages: dict[str, StageFiles] = field(default_factory=dict)
+    missed: list[Row] = field(default_factory=list)
+    idles: bool = False
+    began: dict[str, int | None] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -193,7 +201,7 @@ class Tables:
             for name, position in part.report.in_flight.items()
         }
 
-    def log_of(self, name: str) -> list[Sent | Barrier | End]:
+    def log_of(self, name: str) -> list[Output]:
         """The items of the channel that ``name`` writes."""
         return self.channels[name].items
 

@@ -10,8 +10,8 @@ from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Kind
 from absflow.protocol.coordinator.messages import Triggered
 from absflow.simulation import checkers, narrate
 from absflow.simulation.faults import Rates
+from absflow.simulation.items import Sent
 from absflow.simulation.job import GRAPHS
-from absflow.simulation.stage import Sent
 from absflow.simulation.tables import Request
 from absflow.simulation.world import Result, run
 

@@ -12,7 +12,7 @@ from absflow.protocol.coordinator.messages import CompletionWritten, StopJob
 from absflow.protocol.coordinator.pending import Coordinator, Pending
 from absflow.simulation import driver, query, stage, tables, world
 
-SEEDS = range(120)
+SEEDS = range(400)
 
 
 def recover_with(change):

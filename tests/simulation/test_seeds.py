@@ -77,6 +77,13 @@ SOMETIMES = (
     "rows in flight",
     "stop with savepoint completed",
     "stop with savepoint failed, and the job went on",
+    "row late",
+    "watermark held back",
+    "watermarks of inputs differ",
+    "end waits for a barrier",
+    "partition idle",
+    "timer fires for a barrier",
+    "timer fires behind all barriers",
 )
 
 

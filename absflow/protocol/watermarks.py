@@ -1,0 +1,225 @@
+"""Watermarks at one stage: how far event time has come on each input, and in the stage.
+
+Rules of this file: no Spark, no clock, no I/O; a state is a small frozen value; times are integers,
+microseconds since 1970 (UTC), and None is before all of them.
+
+A watermark W on an input says that no row with an event time of W or less comes on it any more
+(Akidau et al. 2021; Flink's ``Watermark``). Here it is a typed row, as a barrier is. It stands
+behind the rows that it speaks of and carries their epoch, so whatever holds a row back holds its
+watermark back: it is *admitted* by the same gate as the rows
+(:func:`absflow.protocol.alignment_state.gate`), once all rows up to it have been processed. Every
+barrier n brings the watermark that its sender had at n, with the epoch n.
+
+The stage's own watermark is the least of its active inputs'. So at an aligned checkpoint n it
+follows from n's source positions alone, whatever the batches were, and a restore begins with it.
+What a stage has at an overtaken checkpoint is what had been admitted by then; the rows in flight
+stand before the watermark of their barrier n in the restored attempt, too.
+
+An input that has nothing to say is idle and holds nobody up; if all are, the stage goes on to the
+greatest, so that the order in which they fell idle does not matter (Flink's
+``StatusWatermarkValve``). An input that comes back counts at once: the stage's watermark never
+falls, but waits for it (docs/internals/decisions, 90).
+
+An ended input counts no more from the first barrier on that is aligned behind its end. Not before:
+a stage that ends without another barrier must not change behind its last snapshot; so a bounded
+input ends, but is never idle. The end is no watermark itself, for a bounded source that is given
+another file later must not find all of it late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from absflow.errors import ProtocolViolation
+
+__all__ = [
+    "InputStatus",
+    "InputTime",
+    "StageTime",
+    "Watermark",
+    "admit",
+    "arrive",
+    "combined",
+    "later",
+    "resumed",
+    "start",
+    "validate",
+]
+
+
+class InputStatus(Enum):
+    """Whether an input, or a partition of a source, counts."""
+
+    ACTIVE = "active"
+    IDLE = "idle"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """A watermark on its way.
+
+    Attributes:
+        epoch: that of the newest rows before it.
+        value: no row with this event time or less follows; None says nothing.
+        status: of the input from here on.
+    """
+
+    epoch: int
+    value: int | None
+    status: InputStatus = InputStatus.ACTIVE
+
+
+@dataclass(frozen=True, slots=True)
+class InputTime:
+    """Event time on one input.
+
+    Attributes:
+        value: the newest watermark that was admitted; never falls.
+        status: the newest that was admitted.
+        waiting: watermarks that have arrived and are not admitted, in order of arrival. A barrier's
+            may have a lower epoch than one before it: the rows of n and of n + 1 may be committed
+            before barrier n is.
+    """
+
+    value: int | None = None
+    status: InputStatus = InputStatus.ACTIVE
+    waiting: tuple[Watermark, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """Event time at one stage between two micro-batches.
+
+    Attributes:
+        inputs: by name.
+        value: the stage's watermark; never falls.
+    """
+
+    inputs: Mapping[str, InputTime]
+    value: int | None = None
+
+    @property
+    def status(self) -> InputStatus:
+        """What the stage says of itself to those behind it."""
+        statuses = {given.status for given in self.inputs.values()}
+        for status in (InputStatus.ACTIVE, InputStatus.IDLE):
+            if status in statuses:
+                return status
+        return InputStatus.ENDED
+
+
+def start(inputs: Iterable[str]) -> StageTime:
+    """Nothing has been said on any input."""
+    return StageTime({name: InputTime() for name in inputs})
+
+
+def resumed(time: StageTime, checkpoint_id: int, senders: Mapping[str, StageTime]) -> StageTime:
+    """What a stage begins with that is restored from a checkpoint.
+
+    Every input is active in the new attempt: a bounded source may have been given more, and how
+    long another has said nothing is counted anew.
+
+    Args:
+        time: its own at the checkpoint.
+        checkpoint_id: the checkpoint.
+        senders: what the stages had at the checkpoint whose channels it reads, by input. What they
+            said last is behind the rows that the checkpoint has in flight.
+    """
+    made = replace(time, inputs={name: InputTime(i.value) for name, i in time.inputs.items()})
+    for name, sender in senders.items():
+        made = arrive(made, name, Watermark(checkpoint_id, sender.value))
+    return made
+
+
+def arrive(time: StageTime, name: str, watermark: Watermark) -> StageTime:
+    """A watermark is read on an input: it waits to be admitted.
+
+    Raises:
+        ProtocolViolation: the stage does not have the input.
+    """
+    given = _input_of(time, name)
+    return _with(time, name, replace(given, waiting=(*given.waiting, watermark)))
+
+
+def admit(time: StageTime, upto: Mapping[str, int | None], *, aligned: bool = False) -> StageTime:
+    """Every row up to these epochs has been processed: admit the watermarks up to there.
+
+    Args:
+        time: before.
+        upto: by input, the highest epoch; None for all.
+        aligned: every input that has not ended has brought the barrier of this epoch. Only then is
+            an end admitted.
+
+    Returns:
+        The time with which timers are due.
+    """
+    inputs = dict(time.inputs)
+    for name, most in upto.items():
+        given = _input_of(time, name)
+        due = [w for w in given.waiting if _due(w, most, aligned=aligned)]
+        rest = tuple(w for w in given.waiting if w not in due)
+        # By epoch, for a barrier's own stands behind one of the next epoch; else as they came.
+        for watermark in sorted(due, key=lambda w: w.epoch):
+            value = later(given.value, watermark.value)
+            given = InputTime(value, watermark.status)
+        inputs[name] = replace(given, waiting=rest)
+    return StageTime(inputs, later(time.value, combined(inputs.values())))
+
+
+def combined(inputs: Iterable[InputTime]) -> int | None:
+    """The watermark of several inputs, or of the partitions of a source, together.
+
+    None if they say nothing together, as when all of them have ended.
+    """
+    given = list(inputs)
+    active = [i.value for i in given if i.status is InputStatus.ACTIVE]
+    if active:
+        said = [value for value in active if value is not None]
+        return min(said) if len(said) == len(active) else None
+    idle = [i.value for i in given if i.status is InputStatus.IDLE and i.value is not None]
+    return max(idle, default=None)
+
+
+def later(one: int | None, other: int | None) -> int | None:
+    """The greater of two watermarks."""
+    if one is None or other is None:
+        return other if one is None else one
+    return max(one, other)
+
+
+def validate(before: StageTime, after: StageTime) -> None:
+    """Check what must hold of two times of a stage; for tests and the simulator.
+
+    Raises:
+        ProtocolViolation: naming the first invariant that does not hold.
+    """
+    pairs = [("the stage", before.value, after.value)]
+    pairs += [
+        (f"input {name!r}", given.value, after.inputs[name].value)
+        for name, given in before.inputs.items()
+    ]
+    for what, old, new in pairs:
+        if later(old, new) != new:
+            raise ProtocolViolation(f"the watermark of {what} falls from {old} to {new}")
+
+
+def _due(watermark: Watermark, most: int | None, *, aligned: bool) -> bool:
+    if watermark.status is InputStatus.ENDED and not aligned:
+        return False
+    return most is None or watermark.epoch <= most
+
+
+def _input_of(time: StageTime, name: str) -> InputTime:
+    if name not in time.inputs:
+        raise ProtocolViolation(
+            f"a watermark names input {name!r}, but the stage has {sorted(time.inputs)}; the row "
+            "was written by another graph"
+        )
+    return time.inputs[name]
+
+
+def _with(time: StageTime, name: str, given: InputTime) -> StageTime:
+    return replace(time, inputs={**time.inputs, name: given})

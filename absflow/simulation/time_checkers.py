@@ -1,0 +1,177 @@
+"""What must be true of event time in the tables that a simulated world leaves behind.
+
+Like the other checkers these compute what is due from the sources' rows alone:
+
+* the watermark of a stage never falls from checkpoint to checkpoint, and at an aligned one it
+  follows from the source positions: the least, over its inputs that have not ended, of what each
+  has; of a source, the least over its partitions of the greatest time before the position, less the
+  delay. At one that has overtaken rows it is not above that;
+* no row that is on time at its source is late anywhere;
+* a window's timer fires once, with all rows of the window that are on time, so not early; and on
+  the right side of each barrier: behind it, if the watermark at the barrier is before the window's
+  end, else before it. What the state of the checkpoint holds then are the other windows, which the
+  checker of cuts compares.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from absflow.protocol.alignment import OvertakeArrived
+from absflow.protocol.checkpoints import Manifest, StageManifest
+from absflow.protocol.coordinator.messages import RootInput, Triggered
+from absflow.protocol.source_time import SourceTime
+from absflow.protocol.watermarks import later
+from absflow.simulation.due import Due, DuePath, Window, newest_at, watermark_at
+from absflow.simulation.event_time import time_of
+from absflow.simulation.items import Fired
+from absflow.simulation.job import DELAY, Graph, StageSpec
+from absflow.simulation.restore import reconstruct
+from absflow.simulation.tables import Tables
+
+__all__ = ["check", "check_cut"]
+
+
+def check(graph: Graph, tables: Tables, due: Due) -> Iterator[str]:
+    """What must hold of the whole run."""
+    for row in tables.missed:
+        yield f"late: {row} is on time at its source, but came behind a stage's watermark"
+    for stage in graph.stages:
+        fired = _fired(tables, stage.name)
+        for window, count in Counter((f.end, f.key) for f in fired).items():
+            if count > 1:
+                yield f"timer: window {window} of stage {stage.name} fired {count} times"
+        whole = _whole(due, stage.name)
+        rows = [row for path in due.into[stage.name] for row in tables.rows[path[0]]]
+        far = max(row.at for row in rows) - DELAY - 1
+        for one in fired:
+            if one.end > far:
+                yield f"timer: {one} of stage {stage.name}, but no partition came beyond {far}"
+            if one.value != whole.get((one.end, one.key)):
+                yield (
+                    f"timer: window {(one.end, one.key)} of stage {stage.name} fired with "
+                    f"{one.value}, due is {whole.get((one.end, one.key))}"
+                )
+
+
+def check_cut(
+    graph: Graph,
+    tables: Tables,
+    due: Due,
+    manifest: Manifest,
+    seen: dict[str, int | None],
+) -> Iterator[str]:
+    """What must hold at a completed checkpoint; they are looked at oldest first.
+
+    Args:
+        graph: the job.
+        tables: what it left.
+        due: folded up to the checkpoint.
+        manifest: of the checkpoint.
+        seen: the watermark of each stage at the checkpoint before; replaced by those at this one.
+    """
+    number = manifest.checkpoint_id
+    watermarks: dict[str, int | None] = {}
+    ordered = {o.barrier.checkpoint_id for o in tables.overtakes if isinstance(o, OvertakeArrived)}
+    triggered = {row.barrier.checkpoint_id for row in tables.barriers if isinstance(row, Triggered)}
+    for spec in graph.stages:
+        part = next(s for s in manifest.stages if s.report.stage == spec.name)
+        if not tables.histories[spec.name].sets.keys() >= {*part.lineage}:
+            return  # which the checker of cuts says
+        values = reconstruct(tables.histories[spec.name], part.lineage)
+        time, sources, _ = time_of(spec, values)
+        watermarks[spec.name] = time.value
+        yield from _sides(tables, due, spec.name, number, time.value)
+        if part.report.checkpoint_id != number:
+            continue  # it had ended; what it is now was looked at when it did
+        yield from _partitions(tables, manifest, part, sources)
+        if number not in triggered:
+            continue  # what a restored attempt began with
+        before = seen.get(spec.name)
+        bound = later(before, _bound(tables, spec, manifest, watermarks))
+        # A stage whose inputs have all ended may have overtaken, too, though nobody awaits it.
+        overtaken = bool(part.report.in_flight) or number in ordered
+        low, high = before if overtaken else bound, None if tables.idles else bound
+        if not _at_most(low, time.value) or (not tables.idles and not _at_most(time.value, high)):
+            yield (
+                f"watermark: stage {spec.name} has {time.value} at checkpoint {number}, due is "
+                f"{'at least ' if overtaken or tables.idles else ''}{low}"
+                + (f", at most {high}" if overtaken and not tables.idles else "")
+            )
+        seen[spec.name] = time.value
+
+
+def _partitions(
+    tables: Tables, manifest: Manifest, part: StageManifest, sources: Mapping[str, SourceTime]
+) -> Iterator[str]:
+    """How far each partition of a source was at the position of the checkpoint."""
+    for name, source in sources.items():
+        newest = {p: at for p, at in source.newest.items() if at is not None}
+        wanted = newest_at(tables.rows[name], int(part.report.positions[name]))
+        if newest != wanted:
+            yield (
+                f"partition: source {name} has {newest} at checkpoint {manifest.checkpoint_id}, "
+                f"due is {wanted}"
+            )
+
+
+def _bound(
+    tables: Tables, spec: StageSpec, manifest: Manifest, watermarks: Mapping[str, int | None]
+) -> int | None:
+    """The least of what the inputs have at a checkpoint that have not ended before it."""
+    number = manifest.checkpoint_id
+    part = next(s for s in manifest.stages if s.report.stage == spec.name)
+    found: list[int | None] = []
+    for root in spec.roots:
+        if not _ended_before(tables, RootInput(spec.name, root), number):
+            found.append(watermark_at(tables.rows[root], int(part.report.positions[root])))
+    for sender in spec.upstream:
+        of_sender = next(s for s in manifest.stages if s.report.stage == sender)
+        if of_sender.report.checkpoint_id == number:
+            found.append(watermarks[sender])
+    known = [value for value in found if value is not None]
+    return min(known) if known and len(known) == len(found) else None
+
+
+def _ended_before(tables: Tables, root: RootInput, checkpoint_id: int) -> bool:
+    """Whether an input's END stands before a barrier."""
+    for row in tables.barriers:
+        if row == root:
+            return True
+        if isinstance(row, Triggered) and row.barrier.checkpoint_id == checkpoint_id:
+            return False
+    return False
+
+
+def _sides(
+    tables: Tables, due: Due, stage: str, checkpoint_id: int, watermark: int | None
+) -> Iterator[str]:
+    """The windows that have fired before a barrier are those that are over by then."""
+    before = {(f.end, f.key) for f in _fired(tables, stage) if f.epoch <= checkpoint_id}
+    over = {w for w in due.windows(stage) if watermark is not None and w[0] <= watermark}
+    if before != over:
+        yield (
+            f"timer: before barrier {checkpoint_id} stage {stage} fired {sorted(before - over)} "
+            f"too early and {sorted(over - before)} not at all"
+        )
+
+
+def _fired(tables: Tables, stage: str) -> list[Fired]:
+    return [item for item in tables.log_of(stage) if isinstance(item, Fired)]
+
+
+def _whole(due: Due, stage: str) -> dict[Window, tuple[int, int]]:
+    """Each window with every row of the job that is on time."""
+    found: dict[Window, tuple[int, int]] = {}
+    for path in due.into[stage].values():
+        whole = DuePath(path.rows, path.late)
+        whole.advance(len(path.rows))
+        for window, (rows, total) in whole.windows.items():
+            before = found.get(window, (0, 0))
+            found[window] = (before[0] + rows, before[1] + total)
+    return found
+
+
+def _at_most(one: int | None, other: int | None) -> bool:
+    return one is None or (other is not None and one <= other)

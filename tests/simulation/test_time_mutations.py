@@ -1,0 +1,206 @@
+"""The checkers of event time can fail: each deliberate mistake is caught within a few seeds."""
+
+from dataclasses import replace
+
+import pytest
+
+from absflow.protocol import watermarks
+from absflow.protocol.watermarks import InputStatus, StageTime, Watermark
+from absflow.simulation import restore, stage
+from absflow.simulation.items import Mark
+from absflow.simulation.job import GRAPHS
+from absflow.simulation.world import go_back, run
+
+SEEDS = range(160)
+
+
+def by_the_greatest(inputs):
+    """As Spark does it: who is ahead decides."""
+    values = [i.value for i in inputs if i.value is not None]
+    return max(values, default=None)
+
+
+def without_gate(real):
+    """A watermark counts when it is read, though rows before it are held."""
+    return lambda time, upto, aligned=False: real(time, dict.fromkeys(upto), aligned=aligned)
+
+
+def no_watermark_at_barriers(real):
+    """A barrier says nothing of event time."""
+
+    def snapshot(work, *more):
+        real(work, *more)
+        work.control = [item for item in work.control if not isinstance(item, Mark)]
+
+    return snapshot
+
+
+def said_before_the_rows(real):
+    """The watermark stands in front of the rows of its commit."""
+
+    def forward(work, before):
+        real(work, before)
+        work.emitted.sort(key=lambda item: not isinstance(item, Mark))
+
+    return forward
+
+
+def behind_the_barrier(real):
+    """What a timer says that a barrier makes due comes behind that."""
+
+    def fire(work):
+        before = len(work.emitted)
+        real(work)
+        work.emitted[before:] = [replace(i, epoch=i.epoch + 1) for i in work.emitted[before:]]
+
+    return fire
+
+
+def fires_before(real):
+    """A timer fires when its time has come on some input."""
+
+    def fire(work):
+        time = work.time
+        newest = by_the_greatest(time.inputs.values())
+        work.time = replace(time, value=newest)
+        real(work)
+        work.time = time
+
+    return fire
+
+
+def keeps_what_fired(real):
+    """A timer that has fired is still there."""
+
+    def fire(work):
+        before = dict(work.values)
+        real(work)
+        work.values = before
+
+    return fire
+
+
+def end_is_infinite(spec_end):
+    """An input that has ended says that nothing will ever come."""
+
+    def again(epoch, value, status=InputStatus.ACTIVE):
+        ended = status is InputStatus.ENDED
+        return (
+            Watermark(epoch, 1 << 30, InputStatus.ACTIVE)
+            if ended
+            else spec_end(epoch, value, status)
+        )
+
+    return again
+
+
+def ends_at_once(watermark, most, aligned):
+    """An end counts when it is read, behind the last snapshot, too."""
+    return most is None or watermark.epoch <= most
+
+
+def late_by_the_batch(real):
+    """A row is late by what the batches before its own have brought."""
+
+    def observe(source, partition, times):
+        after, late = real(source, partition, times)
+        return after, [False for _ in late]
+
+    return observe
+
+
+def times_of_the_batch(real):
+    """A snapshot keeps how far the sources have been read, not where its barrier stands."""
+
+    def snapshot(work, barrier, after):
+        for name, (position, _) in list(work.cuts.get(barrier.checkpoint_id, {}).items()):
+            work.cuts[barrier.checkpoint_id][name] = (position, work.sources[name])
+        real(work, barrier, after)
+
+    return snapshot
+
+
+def begins_anew(time, checkpoint_id, senders):
+    """As Flink does it: watermarks are made again behind a restore."""
+    return watermarks.start(time.inputs)
+
+
+def overtaken_at_once(real):
+    """The watermark of an input counts before the rows that are in flight on it (FLINK-40517)."""
+
+    def resumed(time, checkpoint_id, senders):
+        made = real(time, checkpoint_id, senders)
+        values = [sender.value for sender in senders.values() if sender.value is not None]
+        return StageTime(made.inputs, max([*values, made.value or -1], default=made.value))
+
+    return resumed
+
+
+MUTATIONS = {
+    "the greatest watermark counts": ([(watermarks, "combined", by_the_greatest)], "late"),
+    "watermarks pass a closed gate": (
+        [(watermarks, "admit", without_gate(watermarks.admit))],
+        "watermark",
+    ),
+    "barriers carry no watermark": (
+        [(stage, "_snapshot", no_watermark_at_barriers(stage._snapshot))],
+        "watermark",
+    ),
+    "a watermark stands before its rows": (
+        [(stage, "_forward", said_before_the_rows(stage._forward))],
+        "late",
+    ),
+    "what a timer says stands behind the barrier": (
+        [(stage, "_fire", behind_the_barrier(stage._fire))],
+        "timer",
+    ),
+    "a timer fires when one input is there": (
+        [(stage, "_fire", fires_before(stage._fire))],
+        "timer",
+    ),
+    "a timer stays when it has fired": (
+        [(stage, "_fire", keeps_what_fired(stage._fire))],
+        "timer",
+    ),
+    "an end is infinite": ([(stage, "Watermark", end_is_infinite(Watermark))], "came beyond"),
+    # Two inputs of a stage must end, far apart, while the job goes on.
+    "an end counts at once": ([(watermarks, "_due", ends_at_once)], "timer", GRAPHS[-1]),
+    "no row is late": ([(stage, "observe", late_by_the_batch(stage.observe))], "consistent cut"),
+    "a snapshot has the times of its batch": (
+        [(stage, "_snapshot", times_of_the_batch(stage._snapshot))],
+        "partition",
+    ),
+}
+RESTORES = {
+    "watermarks are made anew": ([(restore.watermarks, "resumed", begins_anew)], "watermark"),
+    "rows in flight are overtaken": (
+        [(restore.watermarks, "resumed", overtaken_at_once(watermarks.resumed))],
+        "late",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_mistake_is_caught(name, monkeypatch):
+    """With this mistake some world breaks a promise, and the checkers say which."""
+    patches, words, *graph = MUTATIONS[name]
+    for target, attribute, wrong in patches:
+        monkeypatch.setattr(target, attribute, wrong)
+    assert any(words in v for seed in SEEDS for v in run(seed, *graph).violations)
+
+
+@pytest.mark.parametrize("name", RESTORES)
+def test_a_mistake_of_a_restore_is_caught(name, monkeypatch):
+    """With this mistake some attempt that is restored from a sound world breaks a promise."""
+    patches, words = RESTORES[name]
+    found = []
+    for seed in SEEDS:
+        result = run(seed)
+        for number in result.tables.manifests:
+            with monkeypatch.context() as patched:
+                for target, attribute, wrong in patches:
+                    patched.setattr(target, attribute, wrong)
+                found += [v for v in go_back(seed, result, number).violations if words in v]
+        if found:
+            break
+    assert found, f"no restore of {len(SEEDS)} worlds noticed that {name}"
