@@ -36,6 +36,7 @@ lint: setup ## ruff, mypy, direction of imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@cd benchmarks && ../$(BIN)/mypy --config-file mypy.ini .
 	@$(BIN)/lint-imports --no-logo --cache-dir .cache/import_linter
 
 check: lint ## lint, and the tests that need no JVM, in three minutes: before every commit

@@ -177,7 +177,11 @@ def _filled(schema: pa.Schema, length: int, given: Mapping[str, Any]) -> pa.Tabl
 
 def _barriers(first: int, last: int) -> pa.Table:
     ids = np.arange(first, last + 1)
-    given = {"checkpoint_id": ids, "base_id": ids - 1, "completed_id": ids - 1}
+    given: dict[str, Any] = {
+        "checkpoint_id": ids,
+        "base_id": ids - 1,
+        "completed_id": ids - 1,
+    }
     given |= {"attempt": np.ones_like(ids), "kind": ["CHECKPOINT"] * len(ids)}
     return _filled(BARRIERS, len(ids), {**given, "triggered_at": _times(ids)})
 
@@ -200,7 +204,7 @@ def _facts(first: int, last: int, stages: Sequence[str]) -> pa.Table:
         "stages": _manifests(ids, stages),
     }
     gone = ids[ids > KEPT] - KEPT
-    deleted = {name: values[: len(gone)] for name, values in own.items()}
+    deleted: dict[str, Any] = {name: values[: len(gone)] for name, values in own.items()}
     deleted |= {"checkpoint_id": gone, "kind": ["DELETED"] * len(gone)}
     points = ids[ids % COMPACTED_EVERY == 0]
     each = np.repeat(points, len(stages))

@@ -131,7 +131,7 @@ class Processor(StatefulProcessor):
         """Declare the state."""
         self._value = handle.getValueState("value", self._state)
 
-    def handleInputRows(
+    def handleInputRows(  # type: ignore[override]  # this one is given frames
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
         """Fold them."""

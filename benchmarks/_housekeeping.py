@@ -55,7 +55,7 @@ class Housekeeping:
 
     def runs(self, moments: Sequence[tuple[float, int]], since: float, most: int) -> Runs:
         """Rows per second of each run that is over, and the longest pause in it."""
-        pauses = []
+        pauses: list[float] = []
         self.speeds = []
         for begin, end in self.plans:
             at_work, calm = between(moments, begin, end), between(moments, end, end + RUN_S)

@@ -5,6 +5,15 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+def jvm_pid(spark: SparkSession) -> int:
+    """The process that is the session's JVM."""
+    jvm: Any = spark.sparkContext._jvm
+    return int(jvm.java.lang.ProcessHandle.current().pid())
 
 
 class Memory:

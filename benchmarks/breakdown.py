@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from _memory import jvm_pid
 from _quick import QUICK, usual
 from _results import Results, arguments
 from _running_sum import add, configure, session
@@ -31,6 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 import absflow
+from absflow.columnar.pieces import PAGE_BYTES
 from absflow.spark.start.ranges import choose_ranges
 from absflow.spark.stream.chain import by_range
 from absflow.spark.stream.pages import PAGE_TYPE, data_pages
@@ -128,7 +130,7 @@ def measure(
     spark: SparkSession, stages: int, source: Path, runs: int
 ) -> tuple[Times, dict[str, float]]:
     """Run the job; what its micro-batches took, ms, and their processor time, ms by micro-batch."""
-    jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
+    jvm = jvm_pid(spark)
     with tempfile.TemporaryDirectory() as root:
         reader = spark.readStream.schema(CASE.rows).option("maxFilesPerTrigger", 1)
         run = job(spark, stages, reader.parquet(str(source)), root).start()
@@ -170,7 +172,7 @@ def limits(spark: SparkSession, source: Path, runs: int) -> Times:
     spec.sink("out", stage, absflow.DeltaSink(tempfile.mkdtemp()))
     declared = spec._checked().graph.stages["stage0"]
     reader = spark.readStream.schema(CASE.rows).option("maxFilesPerTrigger", 1)
-    pages = data_pages(reader.parquet(str(source)), declared, "rows")
+    pages = data_pages(reader.parquet(str(source)), declared, "rows", PAGE_BYTES)
 
     def nothing(
         _key: tuple[Any, ...], frames: Iterator[pd.DataFrame], _state: GroupState

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import _fact_tables
-from _memory import Memory
+from _memory import Memory, jvm_pid
 from _quick import usual
 from _results import Results, arguments
 from _running_sum import configure, session
@@ -116,7 +116,7 @@ def measure(count: int, folder: Path) -> dict[str, float]:
     """A start and plans, in this process."""
     spark = session("facts")
     job = declared(spark, folder / "job")
-    jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+    jvm = jvm_pid(spark)
     log = Path(Layout(str(folder / "job")).barriers) / "_delta_log"
     version = max(int(name.stem) for name in log.glob("*.json"))
     gc.collect()

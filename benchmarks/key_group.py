@@ -14,7 +14,7 @@ import pyarrow as pa
 from _running_sum import add
 
 from absflow.columnar.packing import Packer
-from absflow.columnar.pages import pages_of
+from absflow.columnar.pages import Page, pages_of
 from absflow.columnar.spec import InputSpec, StageSpec
 from absflow.columnar.stage import Batch, run_key_group
 from absflow.columnar.stored import KeyGroupState
@@ -44,15 +44,24 @@ def main() -> None:
     spec = StageSpec("sums", (given,), keys, STATE, output, {"rows": add}, 1)
     packer = Packer("rows", SCHEMA, ("k",), 1, root=True)
 
-    def packed(numbers: np.ndarray) -> list:
+    def packed(numbers: np.ndarray) -> list[Page]:
         table = pa.table({"k": numbers.astype(str), "v": numbers}, schema=SCHEMA)
         return [p for b in packer.pack(table.to_batches(), 0) for p in pages_of(b)]
 
     batch = Batch(0, 0, alignment.start(["rows"]))
-    _, stored = run_key_group(spec, 0, batch, packed(np.arange(KEYS)), KeyGroupState())
+
+    def run(pages: list[Page], stored: KeyGroupState) -> KeyGroupState:
+        made = run_key_group(spec, 0, batch, pages, stored)
+        while True:
+            try:
+                next(made)
+            except StopIteration as end:
+                return end.value
+
+    stored = run(packed(np.arange(KEYS)), KeyGroupState())
     numbers = random.integers(0, KEYS, ROWS)
     pages = packed(numbers)
-    ours = median_ms(lambda: run_key_group(spec, 0, batch, pages, stored))
+    ours = median_ms(lambda: run(pages, stored))
 
     rows = pa.table({"k": numbers.astype(str), "v": numbers}).to_pandas()
     state = pa.table({"k": np.arange(KEYS).astype(str), "total": np.arange(KEYS)}).to_pandas()

@@ -26,21 +26,25 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _memory import Memory
+from _memory import Memory, jvm_pid
 from _quick import usual
 from _running_sum import session, sums
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 import absflow
 from absflow.storage.layout import Layout
 
 NEW_ROWS = 1_000
+PATIENCE_S = 600
 GROUPS, RESCALED = ("128", "2"), ("64", "4")
 STORES = {
     "default": "HDFSBackedStateStoreProvider",
@@ -74,9 +78,12 @@ class Folder:
 
     def written(self, path: str) -> float:
         """When a file was written; waits for it."""
-        while not (there := Path(path)).exists():
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            with suppress(FileNotFoundError):
+                return Path(path).stat().st_mtime
             time.sleep(0.01)
-        return there.stat().st_mtime
+        raise TimeoutError(f"{path!r} was not written in {PATIENCE_S} s")
 
 
 def unload(spark: SparkSession) -> None:
@@ -124,9 +131,10 @@ class Ours:
 
     @property
     def _attempt(self) -> int:
-        """The newest."""
+        """The newest; 0 without any."""
         works = Path(self.folder.layout.works)
-        return max(int(each.name.partition("=")[2]) for each in works.glob("attempt=*"))
+        numbers = (int(each.name.partition("=")[2]) for each in works.glob("attempt=*"))
+        return max(numbers, default=0)
 
     def _start(self, restore: int | None = None) -> tuple[float, float]:
         """Start the job; when that began, and when a batch of new rows was committed."""
@@ -141,22 +149,27 @@ class Ours:
 
     def restore(self) -> None:
         """Restore the savepoint, in the shape that it has; phases by when files were written."""
-        since, running = self._start(self.savepoint)
-        layout, attempt = self.folder.layout, self._attempt
+        layout, attempt = self.folder.layout, self._attempt + 1
+        pages = f"{layout.restored('sums', attempt)}/_SUCCESS"
+        with ThreadPoolExecutor(1) as beside:  # for it is gone when batch 0 is in
+            in_pages = beside.submit(self.folder.written, pages)
+            since, running = self._start(self.savepoint)
         checkpoint = layout.spark_checkpoint("sums", attempt)
         marks = {
-            "plan, claim, tables": layout.nothing(attempt),
-            "state to pages": f"{layout.restored('sums', attempt)}/_SUCCESS",
             "start of batch 0": f"{checkpoint}/metadata",
             "batch 0": f"{checkpoint}/commits/0",
             "sinks put back, ready": str(max(Path(layout.attempts, "_delta_log").glob("*.json"))),
             "start of batch 1": f"{checkpoint}/offsets/1",
             "batch 1": f"{checkpoint}/commits/1",
         }
-        times = [since, *(self.folder.written(path) for path in marks.values())]
+        begun = {
+            "plan, claim, tables": self.folder.written(layout.nothing(attempt)),
+            "state to pages": in_pages.result(),
+        }
+        ended = begun | {name: self.folder.written(path) for name, path in marks.items()}
         self.times["restore"].append(self.folder.written(marks["batch 0"]) - since)
-        for name, begun, ended in zip(marks, times, times[1:], strict=False):
-            self.times[f"  {name}"].append(ended - begun)
+        for name, (before, at) in zip(ended, pairwise([since, *ended.values()]), strict=True):
+            self.times[f"  {name}"].append(at - before)
         self.times["restore, until it runs"].append(running - since)
 
     def take_savepoint(self) -> None:
@@ -215,7 +228,7 @@ class Plain:
             self.folder.feed(range(NEW_ROWS))
         self.spark.conf.unset(_PROVIDER)
 
-    def _query(self, checkpoint: str) -> object:
+    def _query(self, checkpoint: str) -> StreamingQuery:
         rows = self.spark.readStream.schema("k long, v long").parquet(str(self.folder.source))
         grouped = rows.groupBy("k").agg(F.sum("v").alias("total"))
         writer = grouped.writeStream.outputMode("update").format("noop")
@@ -234,7 +247,7 @@ def report(title: str, keys: int, times: Times) -> None:
 def main(every: list[int], runs: int, memory: str) -> None:
     """Each scale in turn."""
     spark = session("restore", memory)
-    jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
+    jvm = jvm_pid(spark)
     for keys in every:
         with tempfile.TemporaryDirectory() as root, Memory(jvm) as seen:
             Path(root, "ours").mkdir()

@@ -35,7 +35,7 @@ from typing import Any
 
 from _forms import OneKey, Processor, aggregates, columnar
 from _housekeeping import ALL, SETTINGS
-from _memory import Memory
+from _memory import Memory, jvm_pid
 from _on_spark import ROCKS, FailedError, measured
 from _periods import RUN_S, Runs
 from _quick import QUICK, usual
@@ -177,7 +177,7 @@ def measure(
             raise FailedError("it has read all files")
         return some[workload.loads] if len(some) > workload.loads else None
 
-    jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
+    jvm = jvm_pid(spark)
     with Memory(jvm) as seen:
         try:
             found = measured(

@@ -165,8 +165,13 @@ def reader(spark: SparkSession, checkout: Path) -> Iterator[Reader]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_does_what_it_says(page: Path, reader: Reader, tmp_path: Path) -> None:
+def test_a_page_does_what_it_says(
+    page: Path, reader: Reader, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """Block by block, in order."""
+    if page.stem == "kafka":
+        servers = request.getfixturevalue("kafka")
+        reader.names |= {"spark": reader.spark, "servers": servers, "folder": str(tmp_path)}
     if page == PAGES[0]:
         reader.names |= {"spark": reader.spark, "folder": clicks(tmp_path)}
     if page.stem in {"tables", "operations"}:
