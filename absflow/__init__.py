@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from absflow.columnar.process import Context, Result
     from absflow.job import Job
     from absflow.sinks import DeltaSink, ForeachBatchSink, Sink, SinkWrite
+    from absflow.spark.control.progress import Progress
+    from absflow.spark.control.run import Run
 
 __all__ = [
     "AbsflowError",
@@ -54,10 +56,12 @@ __all__ = [
     "PageCorruptError",
     "PageSizeError",
     "ProcessError",
+    "Progress",
     "ProtocolViolation",
     "ReplayMismatchError",
     "RestoreError",
     "Result",
+    "Run",
     "SavepointFailedError",
     "SettingsError",
     "Sink",
@@ -74,7 +78,9 @@ if not TYPE_CHECKING:  # a checker that saw this would take any name for one of 
         "DeltaSink": "absflow.sinks",
         "ForeachBatchSink": "absflow.sinks",
         "Job": "absflow.job",
+        "Progress": "absflow.spark.control.progress",
         "Result": "absflow.columnar.process",
+        "Run": "absflow.spark.control.run",
         "Sink": "absflow.sinks",
         "SinkWrite": "absflow.sinks",
     }

@@ -157,10 +157,10 @@ def _api() -> str:
     """Every public class and function, by its signature and docstrings; errors come last."""
     given = [getattr(absflow, name) for name in absflow.__all__]
     errors = [o for o in given if inspect.isclass(o) and issubclass(o, Exception)]
-    others = [o for o in given if o not in errors and o is not Job]
-    made = [Run, Progress, StageProgress, RetentionProgress]
+    first = [Job, Run, Progress, StageProgress, RetentionProgress]
+    others = [o for o in given if o not in errors and o not in first]
     return "\n\n".join(
-        [_described(o) for o in (Job, *made, *others)]
+        [_described(o) for o in (*first, *others)]
         + ["## Errors"]
         + [f"`{o.__name__}`: {_prose(inspect.getdoc(o) or '')}" for o in errors]
     )

@@ -90,9 +90,9 @@ def test_a_driver_says_why_a_checkpoint_was_aborted(
         settings(
             spark, conf(tmp_path, checkpoint__timeout="100ms", checkpoint__tolerable_failed="0")
         ),
-        pytest.raises(absflow.JobFailedError, match="1 checkpoints failed in a row"),
+        pytest.raises(absflow.JobFailedError, match="1 checkpoint failed in a row"),
     ):
         job_of(spark, tmp_path, slow).start().await_termination()
     said = lines(caplog)
     one(said, r"checkpoint 1 aborted: EXPIRED: not every stage reported within its timeout \(.*")
-    one(said, r"job 'said' ended: 1 checkpoints failed in a row, .*")
+    one(said, r"job 'said' ended: 1 checkpoint failed in a row, .*")

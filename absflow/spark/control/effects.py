@@ -162,8 +162,9 @@ class CoordinatorEffects:
                     _USELESS[why],
                 )
             case FailJob(failures, cause):
+                count = "1 checkpoint" if failures == 1 else f"{failures} checkpoints"
                 self.failure = JobFailedError(
-                    f"{failures} checkpoints failed in a row, more than "
+                    f"{count} failed in a row, more than "
                     f"spark.absflow.checkpoint.tolerable-failed allows; the last: {cause}. Nothing "
                     "is lost: mend the cause and start the job again"
                 )
