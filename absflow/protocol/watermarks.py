@@ -42,6 +42,7 @@ __all__ = [
     "admit",
     "arrive",
     "combined",
+    "fired",
     "later",
     "resumed",
     "start",
@@ -96,10 +97,13 @@ class StageTime:
     Attributes:
         inputs: by name.
         value: the stage's watermark; never falls.
+        output: every timer up to here has fired: what the stage says to those behind it. Behind
+            ``value`` only while there are more timers due than fire in one micro-batch.
     """
 
     inputs: Mapping[str, InputTime]
     value: int | None = None
+    output: int | None = None
 
     @property
     def status(self) -> InputStatus:
@@ -130,7 +134,7 @@ def resumed(time: StageTime, checkpoint_id: int, senders: Mapping[str, StageTime
     """
     made = replace(time, inputs={name: InputTime(i.value) for name, i in time.inputs.items()})
     for name, sender in senders.items():
-        made = arrive(made, name, Watermark(checkpoint_id, sender.value))
+        made = arrive(made, name, Watermark(checkpoint_id, sender.output))
     return made
 
 
@@ -166,7 +170,24 @@ def admit(time: StageTime, upto: Mapping[str, int | None], *, aligned: bool = Fa
             value = later(given.value, watermark.value)
             given = InputTime(value, watermark.status)
         inputs[name] = replace(given, waiting=rest)
-    return StageTime(inputs, later(time.value, combined(inputs.values())))
+    return replace(time, inputs=inputs, value=later(time.value, combined(inputs.values())))
+
+
+def fired(time: StageTime, next_timer: int | None) -> StageTime:
+    """Timers have fired, in the order of their times.
+
+    So what a timer emits has a time behind what was said before it, and is not late where it goes
+    (SPARK-40925); and a storm of timers holds back what is said, but neither rows nor barriers
+    (FLINK-40101).
+
+    Args:
+        time: before.
+        next_timer: the time of the first that has not; None if there is none.
+    """
+    done = time.value
+    if next_timer is not None and done is not None and next_timer <= done:
+        done = next_timer - 1
+    return replace(time, output=later(time.output, done))
 
 
 def combined(inputs: Iterable[InputTime]) -> int | None:
@@ -196,7 +217,7 @@ def validate(before: StageTime, after: StageTime) -> None:
     Raises:
         ProtocolViolation: naming the first invariant that does not hold.
     """
-    pairs = [("the stage", before.value, after.value)]
+    pairs = [("the stage", before.value, after.value), ("its output", before.output, after.output)]
     pairs += [
         (f"input {name!r}", given.value, after.inputs[name].value)
         for name, given in before.inputs.items()
@@ -204,6 +225,8 @@ def validate(before: StageTime, after: StageTime) -> None:
     for what, old, new in pairs:
         if later(old, new) != new:
             raise ProtocolViolation(f"the watermark of {what} falls from {old} to {new}")
+    if later(after.output, after.value) != after.value:
+        raise ProtocolViolation(f"a stage that is at {after.value} says {after.output}")
 
 
 def _due(watermark: Watermark, most: int | None, *, aligned: bool) -> bool:

@@ -239,8 +239,9 @@ def _cut(
         yield f"checkpoint {checkpoint_id}: sets {missing} are not in the history of {stage}"
         return
     spec = graph.stage(stage)
-    time, _, there = time_of(spec, reconstruct(tables.histories[stage], part.lineage))
-    if there != (wanted := due.state(stage, processed, time.value)):
+    _, _, there = time_of(spec, reconstruct(tables.histories[stage], part.lineage))
+    fired = time_checkers.fired_windows(tables, stage, checkpoint_id)
+    if there != (wanted := due.state(stage, processed, fired)):
         yield (
             f"consistent cut: checkpoint {checkpoint_id}, stage {stage}, after "
             f"{ {'>'.join(way): count for way, count in processed.items()} }: "
@@ -282,7 +283,7 @@ def _end(graph: Graph, tables: Tables, due: Due, emitted: Mapping[str, _Emitted]
         # A last batch that was written and reported, but not committed, would be replayed.
         if files.committed + 1 not in files.offsets:
             every = {w: len(d.rows) for w, d in due.ways(stage)}
-            wanted = due.state(stage, every, files.memory.time.value)
+            wanted = due.state(stage, every, time_checkers.fired_windows(tables, stage))
             yield from _end_of_stage(stage, files.memory, wanted)
         for path, rows in due.out[stage].items():
             if len(there := emitted[stage].get(path, [])) != len(rows):

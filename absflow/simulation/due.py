@@ -7,7 +7,7 @@ late by the rows before it in its partition; what is on time goes on, and is in 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from absflow.simulation.job import DELAY, PARTITIONS, Graph, Row, transform, window_end
@@ -92,10 +92,10 @@ class Due:
         due = self.into[stage][tuple(path)]
         return sum(len(transform(stage, r)) for r in due.rows[:count] if r.number not in due.late)
 
-    def state(self, stage: str, processed: Mapping[_Way, int], over: int | None) -> State:
+    def state(self, stage: str, processed: Mapping[_Way, int], fired: Collection[Window]) -> State:
         """The state of ``stage`` after so many rows on each of the ways into it.
 
-        The windows that end at ``over`` or before it are gone.
+        Windows that have fired are gone.
         """
         state: State = {}
         counts: Counter[int] = Counter()
@@ -112,7 +112,7 @@ class Due:
             if (count, totals[key]) != (0, 0):
                 state[f"key {key}"] = (count, totals[key])
         for (end, key), value in self.windows(stage).items():
-            if over is None or end > over:
+            if (end, key) not in fired:
                 state[f"window {end} {key}"] = value
         return state
 

@@ -20,6 +20,7 @@ _TIME, _STATUSES, _FAR = "time ", tuple(InputStatus), 1 << 40
 def timed(time: StageTime, sources: Mapping[str, SourceTime]) -> Iterator[tuple[str, _Value]]:
     """Event time as entries of the state; inverse of :func:`time_of`."""
     yield f"{_TIME}stage", _encoded(time.value, time.status)
+    yield f"{_TIME}output", _encoded(time.output, time.status)
     for name, given in time.inputs.items():
         yield f"{_TIME}input {name}", _encoded(given.value, given.status)
     for name, source in sources.items():
@@ -42,7 +43,8 @@ def time_of(
         )
         for name in spec.roots
     }
-    return StageTime(inputs, _decoded(values.get(f"{_TIME}stage"))[0]), sources, rest
+    value, output = (_decoded(values.get(f"{_TIME}{name}"))[0] for name in ("stage", "output"))
+    return StageTime(inputs, value, output), sources, rest
 
 
 def _encoded(value: int | None, status: InputStatus) -> _Value:

@@ -136,7 +136,10 @@ class Query:
             spans[_BARRIERS] = self._span(_BARRIERS, len(tables.barriers), 4)
         looks = scene.dice.random() < scene.knobs.overtakes_seen.get(self._spec.name, 1.0)
         spans[_OVERTAKES] = self._span(_OVERTAKES, len(tables.overtakes), 4 if looks else 0)
-        if not any(start < end for start, end in spans.values()):
+        time = self._files.memory.time
+        storm = time.output != time.value
+        scene.story.mark("timers left for the next batch", storm)
+        if not storm and not any(start < end for start, end in spans.values()):
             return None
         return Plan(spans, dict(self._idle(spans)))
 
@@ -170,7 +173,7 @@ class Query:
                 )
         positions = {name: plan.spans[name][1] for name in self._spec.inputs}
         orders = tuple(tables.overtakes[slice(*plan.spans[_OVERTAKES])])
-        return Batch(items, positions, orders, plan.idle)
+        return Batch(items, positions, orders, plan.idle, self._scene.knobs.timers)
 
     def _batch(self, batch_id: int, plan: Plan) -> Process:
         scene, files = self._scene, self._files

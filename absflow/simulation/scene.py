@@ -36,6 +36,7 @@ class Knobs:
         laggard: a stage whose micro-batches take longer until the faults cease.
         report_first: a stage reports before Spark commits the batch rather than after.
         idles: how likely a micro-batch is to see that partitions bring nothing more.
+        timers: so many fire in a micro-batch at most.
     """
 
     graph: Graph
@@ -53,6 +54,7 @@ class Knobs:
     laggard: str | None = None
     report_first: bool = True
     idles: float = 0.0
+    timers: int = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ def draw_knobs(
         laggard=dice.choice((None, *(stage.name for stage in graph.stages))),
         report_first=dice.random() < 0.5,
         idles=dice.choice((0.0, 0.0, 0.3)),
+        timers=dice.choice((1_000, 1_000, 3)),
     )
 
 

@@ -93,12 +93,14 @@ class Batch:
         positions: how far each input has been read after the batch.
         orders: aborts and overtakes, which every stage reads by itself.
         idle: of root inputs, the partitions that are idle from now on, where they change.
+        timers: so many fire at most.
     """
 
     items: Mapping[str, tuple[Item, ...]]
     positions: Mapping[str, int] = field(default_factory=dict)
     orders: tuple[AbortArrived | OvertakeArrived, ...] = ()
     idle: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    timers: int = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,7 @@ class _Work:
     cuts: dict[int, dict[str, tuple[int, SourceTime]]]
     time: StageTime
     sources: dict[str, SourceTime]
+    timers: int
     emitted: list[Sent | Fired | Mark] = field(default_factory=list)
     control: list[Mark | Barrier | End] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
@@ -190,6 +193,7 @@ def run_batch(
         {n: dict(p) for n, p in memory.cuts.items()},
         memory.time,
         dict(memory.sources),
+        batch.timers,
     )
     for name in spec.inputs:
         _read(work, memory.alignment, name)
@@ -304,28 +308,30 @@ def _count_late(work: _Work, row: Row) -> None:
 
 
 def _fire(work: _Work) -> None:
-    """The windows that are over, in the order of their ends."""
-    if work.time.value is None:
-        return
-    due = []
+    """The windows that are over, in the order of their ends, as many as may in one batch."""
+    due: list[tuple[int, int, Value]] = []
     for name, entry in work.values.items():
         if name.startswith("window ") and entry.value is not None:
             end, key = map(int, name.split()[1:])
-            if end <= work.time.value:
+            if work.time.value is not None and end <= work.time.value:
                 due.append((end, key, entry.value))
-    for end, key, value in sorted(due):
+    due.sort()
+    for end, key, value in due[: work.timers]:
         work.emitted.append(Fired(work.epoch, key, end, value))
         work.values[f"window {end} {key}"] = Entry(None, work.epoch)
+    left = due[work.timers :]
+    work.timers -= len(due) - len(left)
+    work.time = watermarks.fired(work.time, left[0][0] if left else None)
 
 
 def _forward(work: _Work, before: StageTime) -> None:
     """Behind its rows, the stage says how far it has come, unless that is known."""
-    known = {(before.value, before.status)}
+    known = {(before.output, before.status)}
     barriers = [mark.watermark for mark in work.control if isinstance(mark, Mark)]
     if barriers:
         known = {(barriers[-1].value, barriers[-1].status)}
-    if (work.time.value, work.time.status) not in known:
-        work.emitted.append(Mark(Watermark(work.epoch, work.time.value, work.time.status)))
+    if (work.time.output, work.time.status) not in known:
+        work.emitted.append(Mark(Watermark(work.epoch, work.time.output, work.time.status)))
 
 
 def _value(work: _Work, key: str) -> Value:
@@ -354,6 +360,6 @@ def _snapshot(work: _Work, barrier: Barrier, after: Alignment) -> None:
     late = [n for n in work.spec.upstream if alignment_state.in_flight(after, n, number)]
     in_flight = {name: work.batch.positions[name] for name in late}
     work.snapshots.append(Snapshot(barrier, changes, positions, in_flight))
-    work.control.append(Mark(Watermark(number, work.time.value, work.time.status)))
+    work.control.append(Mark(Watermark(number, work.time.output, work.time.status)))
     work.control.append(barrier)
     work.epoch = number + 1

@@ -9,8 +9,8 @@ Like the other checkers these compute what is due from the sources' rows alone:
 * no row that is on time at its source is late anywhere;
 * a window's timer fires once, with all rows of the window that are on time, so not early; and on
   the right side of each barrier: behind it, if the watermark at the barrier is before the window's
-  end, else before it. What the state of the checkpoint holds then are the other windows, which the
-  checker of cuts compares.
+  end; before it, if the stage says a watermark behind that. What the state of the checkpoint holds
+  are the windows that have not fired, which the checker of cuts compares.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from absflow.protocol.alignment import OvertakeArrived
 from absflow.protocol.checkpoints import Manifest, StageManifest
 from absflow.protocol.coordinator.messages import RootInput, Triggered
 from absflow.protocol.source_time import SourceTime
-from absflow.protocol.watermarks import later
+from absflow.protocol.watermarks import StageTime, later
 from absflow.simulation.due import Due, DuePath, Window, newest_at, watermark_at
 from absflow.simulation.event_time import time_of
 from absflow.simulation.items import Fired
@@ -30,7 +30,7 @@ from absflow.simulation.job import DELAY, Graph, StageSpec
 from absflow.simulation.restore import reconstruct
 from absflow.simulation.tables import Tables
 
-__all__ = ["check", "check_cut"]
+__all__ = ["check", "check_cut", "fired_windows"]
 
 
 def check(graph: Graph, tables: Tables, due: Due) -> Iterator[str]:
@@ -81,8 +81,8 @@ def check_cut(
             return  # which the checker of cuts says
         values = reconstruct(tables.histories[spec.name], part.lineage)
         time, sources, _ = time_of(spec, values)
-        watermarks[spec.name] = time.value
-        yield from _sides(tables, due, spec.name, number, time.value)
+        watermarks[spec.name] = time.output
+        yield from _sides(tables, due, spec.name, number, time)
         if part.report.checkpoint_id != number:
             continue  # it had ended; what it is now was looked at when it did
         yield from _partitions(tables, manifest, part, sources)
@@ -145,16 +145,31 @@ def _ended_before(tables: Tables, root: RootInput, checkpoint_id: int) -> bool:
 
 
 def _sides(
-    tables: Tables, due: Due, stage: str, checkpoint_id: int, watermark: int | None
+    tables: Tables, due: Due, stage: str, checkpoint_id: int, time: StageTime
 ) -> Iterator[str]:
-    """The windows that have fired before a barrier are those that are over by then."""
-    before = {(f.end, f.key) for f in _fired(tables, stage) if f.epoch <= checkpoint_id}
-    over = {w for w in due.windows(stage) if watermark is not None and w[0] <= watermark}
-    if before != over:
+    """The windows that have fired before a barrier are over; what the stage says is past them."""
+    before = fired_windows(tables, stage, checkpoint_id)
+    windows = due.windows(stage)
+    early = [w for w in before if time.value is None or w[0] > time.value or w not in windows]
+    missing = [
+        w for w in windows if time.output is not None and w[0] <= time.output and w not in before
+    ]
+    if early or missing:
         yield (
-            f"timer: before barrier {checkpoint_id} stage {stage} fired {sorted(before - over)} "
-            f"too early and {sorted(over - before)} not at all"
+            f"timer: before barrier {checkpoint_id} stage {stage} fired {sorted(early)} too early "
+            f"and {sorted(missing)} not at all"
         )
+
+
+def fired_windows(
+    tables: Tables, stage: str, checkpoint_id: int | None = None
+) -> frozenset[Window]:
+    """The windows that a stage has let go before a barrier; without one, ever."""
+    return frozenset(
+        (one.end, one.key)
+        for one in _fired(tables, stage)
+        if checkpoint_id is None or one.epoch <= checkpoint_id
+    )
 
 
 def _fired(tables: Tables, stage: str) -> list[Fired]:

@@ -27,6 +27,7 @@ from absflow.protocol.watermarks import (
     admit,
     arrive,
     combined,
+    fired,
     later,
     resumed,
     start,
@@ -118,12 +119,25 @@ def test_trap_6_a_watermark_waits_with_the_rows_before_it() -> None:
 def test_trap_8_a_restore_goes_on_where_the_checkpoint_was() -> None:
     """Not anew, not with another's; what is in flight stands before the sender's watermark."""
     time = after(start(["x", "a"]), ("x", Watermark(3, 80)), ("a", Watermark(3, 30)))
-    sender = StageTime({"y": InputTime(60)}, 60)
+    sender = StageTime({"y": InputTime(70)}, 70, 60)
     back = resumed(time, 3, {"a": sender})
     assert back.value == 30  # with which the rows in flight are looked at
     assert after(back, x=4, a=4).value == 60
     ended = resumed(replace(time, inputs={"x": InputTime(80, ENDED)}), 3, {})
     assert ended.inputs["x"] == InputTime(80, ACTIVE)
+
+
+def test_traps_9_and_12_a_stage_says_what_its_timers_have_done() -> None:
+    """A storm is done in pieces: what is said goes on with it, behind the timers that wait."""
+    time = after(start(["a"]), ("a", Watermark(1, 100)))
+    assert fired(time, None).output == 100
+    time = fired(time, 40)
+    assert (time.value, time.output) == (100, 39)  # what a timer at 40 emits is on time
+    time = fired(time, 70)
+    assert time.output == 69
+    assert fired(time, 101).output == 100  # that one is not due
+    with pytest.raises(ProtocolViolation, match="a stage that is at 100 says 101"):
+        validate(time, replace(time, output=101))
 
 
 def test_trap_21_an_input_that_comes_back_holds_the_stage_but_never_takes_it_back() -> None:

@@ -21,7 +21,7 @@ GRAPH = next(graph for graph in GRAPHS if graph.name == "join")
 @pytest.fixture
 def tables():
     """What a run of the join left behind; each test has its own."""
-    result = run(40, graph=GRAPH, rates=Rates())
+    result = run(41, graph=GRAPH, rates=Rates())
     assert (result.finished, result.violations) == (True, ())
     assert len(result.tables.manifests) > 3
     return result.tables
@@ -284,7 +284,7 @@ def test_a_failure_can_be_played_again(tables):
 def test_the_story_has_one_aligned_line_per_event():
     """Time, who, what and checkpoint stand in columns, so that the eye finds them."""
     assert doctest.testmod(narrate).failed == 0
-    story = run(40, graph=GRAPH, rates=Rates()).story
+    story = run(41, graph=GRAPH, rates=Rates()).story
     assert all(line[:7].strip().isdigit() and line[7:9] == "  " for line in story)
     times = [int(line[:7]) for line in story]
     assert times == sorted(times)

@@ -84,6 +84,7 @@ SOMETIMES = (
     "partition idle",
     "timer fires for a barrier",
     "timer fires behind all barriers",
+    "timers left for the next batch",
 )
 
 

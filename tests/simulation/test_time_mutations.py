@@ -162,6 +162,10 @@ MUTATIONS = {
         [(stage, "_fire", keeps_what_fired(stage._fire))],
         "timer",
     ),
+    "a stage says more than its timers have done": (
+        [(watermarks, "fired", lambda time, _: replace(time, output=time.value))],
+        "not at all",
+    ),
     "an end is infinite": ([(stage, "Watermark", end_is_infinite(Watermark))], "came beyond"),
     # Two inputs of a stage must end, far apart, while the job goes on.
     "an end counts at once": ([(watermarks, "_due", ends_at_once)], "timer", GRAPHS[-1]),
