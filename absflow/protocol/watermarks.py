@@ -15,15 +15,16 @@ follows from n's source positions alone, whatever the batches were, and a restor
 What a stage has at an overtaken checkpoint is what had been admitted by then; the rows in flight
 stand before the watermark of their barrier n in the restored attempt, too.
 
-An input that has nothing to say is idle and holds nobody up; if all are, the stage goes on to the
-greatest, so that the order in which they fell idle does not matter (Flink's
+An input that has nothing to say is idle and holds nobody up; if all are idle or have ended, the
+stage goes on to the greatest, so that their order does not matter (Flink's
 ``StatusWatermarkValve``). An input that comes back counts at once: the stage's watermark never
 falls, but waits for it (docs/internals/decisions, 90).
 
-An ended input counts no more from the first barrier on that is aligned behind its end. Not before:
-a stage that ends without another barrier must not change behind its last snapshot; so a bounded
-input ends, but is never idle. The end is no watermark itself, for a bounded source that is given
-another file later must not find all of it late.
+An input ends at a barrier: the trigger says which sources have nothing left, and from that barrier
+on they count no more. Not at their END row, which comes when the checkpoint has completed: what
+timers do then would be in no snapshot any more. For the same reason nothing ends with a checkpoint
+in which a stage has timers left, or has not heard the last of its senders (:func:`unsettled`). The
+end is no watermark, for a source that is given another file later must not find all of it late.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ __all__ = [
     "later",
     "resumed",
     "start",
+    "unsettled",
     "validate",
 ]
 
@@ -148,14 +150,12 @@ def arrive(time: StageTime, name: str, watermark: Watermark) -> StageTime:
     return _with(time, name, replace(given, waiting=(*given.waiting, watermark)))
 
 
-def admit(time: StageTime, upto: Mapping[str, int | None], *, aligned: bool = False) -> StageTime:
+def admit(time: StageTime, upto: Mapping[str, int | None]) -> StageTime:
     """Every row up to these epochs has been processed: admit the watermarks up to there.
 
     Args:
         time: before.
         upto: by input, the highest epoch; None for all.
-        aligned: every input that has not ended has brought the barrier of this epoch. Only then is
-            an end admitted.
 
     Returns:
         The time with which timers are due.
@@ -163,7 +163,7 @@ def admit(time: StageTime, upto: Mapping[str, int | None], *, aligned: bool = Fa
     inputs = dict(time.inputs)
     for name, most in upto.items():
         given = _input_of(time, name)
-        due = [w for w in given.waiting if _due(w, most, aligned=aligned)]
+        due = [w for w in given.waiting if most is None or w.epoch <= most]
         rest = tuple(w for w in given.waiting if w not in due)
         # By epoch, for a barrier's own stands behind one of the next epoch; else as they came.
         for watermark in sorted(due, key=lambda w: w.epoch):
@@ -190,18 +190,34 @@ def fired(time: StageTime, next_timer: int | None) -> StageTime:
     return replace(time, output=later(time.output, done))
 
 
+def unsettled(time: StageTime, senders: Mapping[str, StageTime], exhausted: Iterable[str]) -> bool:
+    """Whether a stage would still change by itself behind a checkpoint.
+
+    Args:
+        time: its own at the checkpoint.
+        senders: what the stages had whose channels it reads, by input.
+        exhausted: its root inputs that had nothing left. One that was overtaken by the checkpoint
+            does not know it yet.
+    """
+    heard = (
+        (time.inputs[name].value, time.inputs[name].status) == (sender.output, sender.status)
+        for name, sender in senders.items()
+    )
+    know = (time.inputs[name].status is InputStatus.ENDED for name in exhausted)
+    return time.output != time.value or not all(heard) or not all(know)
+
+
 def combined(inputs: Iterable[InputTime]) -> int | None:
     """The watermark of several inputs, or of the partitions of a source, together.
 
-    None if they say nothing together, as when all of them have ended.
+    None if they say nothing together.
     """
     given = list(inputs)
     active = [i.value for i in given if i.status is InputStatus.ACTIVE]
     if active:
         said = [value for value in active if value is not None]
         return min(said) if len(said) == len(active) else None
-    idle = [i.value for i in given if i.status is InputStatus.IDLE and i.value is not None]
-    return max(idle, default=None)
+    return max((i.value for i in given if i.value is not None), default=None)
 
 
 def later(one: int | None, other: int | None) -> int | None:
@@ -227,12 +243,6 @@ def validate(before: StageTime, after: StageTime) -> None:
             raise ProtocolViolation(f"the watermark of {what} falls from {old} to {new}")
     if later(after.output, after.value) != after.value:
         raise ProtocolViolation(f"a stage that is at {after.value} says {after.output}")
-
-
-def _due(watermark: Watermark, most: int | None, *, aligned: bool) -> bool:
-    if watermark.status is InputStatus.ENDED and not aligned:
-        return False
-    return most is None or watermark.epoch <= most
 
 
 def _input_of(time: StageTime, name: str) -> InputTime:

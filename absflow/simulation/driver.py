@@ -35,15 +35,32 @@ from absflow.protocol.coordinator.messages import (
     WriteOvertake,
 )
 from absflow.protocol.coordinator.pending import Coordinator, Phase
+from absflow.protocol.watermarks import unsettled
 from absflow.simulation.clock import Life, Process
+from absflow.simulation.job import Graph
+from absflow.simulation.restore import time_at
 from absflow.simulation.scene import Scene
-from absflow.simulation.tables import Run
+from absflow.simulation.tables import Run, Tables
 
-__all__ = ["Driver"]
+__all__ = ["Driver", "unsettled_stages"]
 
 _TICK_MS = 40
 _POLL_MS = 20
 _END_WRITES = 2
+
+
+def unsettled_stages(graph: Graph, tables: Tables, manifest: Manifest) -> int:
+    """How many stages would still change by themselves behind a checkpoint."""
+    number = manifest.checkpoint_id
+    times = {s.name: time_at(graph, tables, s.name, manifest) for s in graph.stages}
+    triggers = (row for row in tables.barriers if isinstance(row, Triggered))
+    exhausted = next(row.exhausted for row in triggers if row.barrier.checkpoint_id == number)
+    count = 0
+    for stage in graph.stages:
+        senders = {name: times[name] for name in stage.upstream}
+        mine = [root.name for root in exhausted if root.stage == stage.name]
+        count += unsettled(times[stage.name], senders, mine)
+    return count
 
 
 class Driver:
@@ -174,7 +191,11 @@ class Driver:
             case WriteBarrier(barrier, kind, request):
                 detail = request or f"base {barrier.base_id}"
                 story.note("driver", "triggers", barrier.checkpoint_id, detail)
-                self._write(self._write_barrier(Triggered(barrier, kind, request)))
+                exhausted = frozenset(
+                    r for r, mark in self.state.exhausted.items() if barrier.checkpoint_id > mark
+                )
+                row = Triggered(barrier, kind, request, exhausted=exhausted)
+                self._write(self._write_barrier(row))
             case WriteCompletion(manifest):
                 story.note("driver", "finalises", manifest.checkpoint_id)
                 self._write(self._write_completion(manifest))
@@ -286,6 +307,9 @@ class Driver:
         scene.story.note("driver", "completes", checkpoint_id)
         self._mark_completed(manifest, completed_id)
         in_flight = sum(map(len, scene.tables.in_flight(manifest).values()))
+        unsettled_count = unsettled_stages(scene.knobs.graph, scene.tables, manifest)
+        scene.story.mark("stages unsettled at a checkpoint", bool(unsettled_count))
+        in_flight += unsettled_count
         self.post(CompletionWritten(checkpoint_id, scene.clock.now_ms, in_flight))
 
     def _mark_completed(self, manifest: Manifest, completed_id: int) -> None:

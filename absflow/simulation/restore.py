@@ -18,7 +18,7 @@ from absflow.simulation.job import Graph, StageSpec
 from absflow.simulation.stage import Entry, Held, Memory
 from absflow.simulation.tables import Channel, History, Plan, StageFiles, Tables
 
-__all__ = ["reconstruct", "restored"]
+__all__ = ["reconstruct", "restored", "time_at"]
 
 
 def restored(graph: Graph, tables: Tables, manifest: Manifest) -> Tables:
@@ -34,7 +34,7 @@ def restored(graph: Graph, tables: Tables, manifest: Manifest) -> Tables:
     made.manifests[number] = manifest
     for spec in graph.stages:
         made.channels[spec.name] = Channel(_published(tables.channels[spec.name], number))
-    times = {s.name: _time(graph, tables, s.name, manifest) for s in graph.stages}
+    times = {s.name: time_at(graph, tables, s.name, manifest) for s in graph.stages}
     for spec in graph.stages:
         made.began[spec.name] = times[spec.name].value
         part = next(s for s in manifest.stages if s.report.stage == spec.name)
@@ -48,7 +48,7 @@ def restored(graph: Graph, tables: Tables, manifest: Manifest) -> Tables:
     return made
 
 
-def _time(graph: Graph, tables: Tables, stage: str, manifest: Manifest) -> StageTime:
+def time_at(graph: Graph, tables: Tables, stage: str, manifest: Manifest) -> StageTime:
     """The event time of a stage at a checkpoint."""
     part = next(s for s in manifest.stages if s.report.stage == stage)
     return time_of(graph.stage(stage), reconstruct(tables.histories[stage], part.lineage))[0]

@@ -32,9 +32,9 @@ from absflow.protocol.source_time import (
     partition_status,
     start_source,
 )
-from absflow.protocol.watermarks import InputStatus, StageTime, Watermark
+from absflow.protocol.watermarks import StageTime, Watermark
 from absflow.simulation.event_time import timed
-from absflow.simulation.items import End, Fired, Item, Mark, Sent, Value
+from absflow.simulation.items import End, Fired, Item, Mark, Output, Sent, Value
 from absflow.simulation.job import DELAY, Row, StageSpec, partitions, transform, window_end
 
 __all__ = ["Batch", "Entry", "Held", "Memory", "Outcome", "Snapshot", "fresh", "run_batch"]
@@ -126,19 +126,30 @@ class Outcome:
 
     Attributes:
         memory: after the batch.
-        rows: the rows it emits, in order, and the watermark behind them.
-        control: its barriers, each with its watermark before it, and its end.
+        emitted: rows, barriers, each with its watermark before it, and the end, in order.
+        mark: the watermark behind all that, if it is news.
         snapshots: what it hands over.
         said: by the alignment.
         missed: rows that were on time at their source, and came behind the stage's watermark.
     """
 
     memory: Memory
-    rows: tuple[Sent | Fired | Mark, ...]
-    control: tuple[Mark | Barrier | End, ...]
+    emitted: tuple[Output, ...]
+    mark: Mark | None
     snapshots: tuple[Snapshot, ...]
     said: tuple[Action, ...]
     missed: tuple[Row, ...]
+
+    @property
+    def rows(self) -> tuple[Output, ...]:
+        """What is written first: the rows, and the watermark behind them."""
+        rows = (item for item in self.emitted if isinstance(item, Sent | Fired))
+        return (*rows, *([self.mark] if self.mark else []))
+
+    @property
+    def control(self) -> tuple[Output, ...]:
+        """What is written then."""
+        return tuple(item for item in self.emitted if not isinstance(item, Sent | Fired))
 
 
 @dataclass(slots=True)
@@ -153,8 +164,7 @@ class _Work:
     time: StageTime
     sources: dict[str, SourceTime]
     timers: int
-    emitted: list[Sent | Fired | Mark] = field(default_factory=list)
-    control: list[Mark | Barrier | End] = field(default_factory=list)
+    emitted: list[Output] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
     missed: list[Row] = field(default_factory=list)
 
@@ -201,13 +211,11 @@ def run_batch(
     for action in said:
         if isinstance(action, TakeSnapshot):
             number = action.barrier.checkpoint_id
-            late = [n for n in spec.inputs if alignment_state.in_flight(after, n, number)]
-            _process(work, dict.fromkeys(spec.inputs, number), aligned=not late)
+            _process(work, dict.fromkeys(spec.inputs, number))
             _snapshot(work, action.barrier, after)
     _process(work, {name: alignment_state.gate(after, name) for name in spec.inputs})
-    _forward(work, memory.time)
     if any(isinstance(action, EndStage) for action in said):
-        work.control.append(End())
+        work.emitted.append(End())
     kept = Memory(
         after,
         work.time,
@@ -219,7 +227,7 @@ def run_batch(
     return Outcome(
         kept,
         tuple(work.emitted),
-        tuple(work.control),
+        _news(work, memory.time),
         tuple(work.snapshots),
         said,
         tuple(work.missed),
@@ -229,31 +237,25 @@ def run_batch(
 def _read(work: _Work, before: Alignment, name: str) -> None:
     """Take in what an input brings; nothing is processed or admitted yet."""
     # A source knows no epochs: its rows stand behind the newest barrier of the input.
-    barrier = alignment_state.brought(before, name)
+    epoch = alignment_state.brought(before, name) + 1
     items = work.batch.items.get(name, ())
     rows = [item for item in items if isinstance(item, Row)]
     for row in rows:
         work.sources[name], (late,) = observe(work.sources[name], row.partition, [row.at])
-        work.rows.append(Held(name, barrier + 1, row, late))
+        work.rows.append(Held(name, epoch, row, late))
     idle = work.batch.idle.get(name)
     if idle is not None:
         work.sources[name] = partition_status(work.sources[name], idle)
     if rows or idle is not None:
         said = input_time(work.sources[name])
-        behind = Watermark(barrier + 1, said.value, said.status)
+        behind = Watermark(epoch, said.value, said.status)
         work.time = watermarks.arrive(work.time, name, behind)
     for item in items:
         match item:
-            case Sent(epoch, row):
-                work.rows.append(Held(name, epoch, row))
+            case Sent():
+                work.rows.append(Held(name, item.epoch, item.row))
             case Mark(watermark):
                 work.time = watermarks.arrive(work.time, name, watermark)
-            case Barrier():
-                barrier = max(barrier, item.checkpoint_id)
-            case End():
-                # Not where the alignment takes it, which is behind all barriers of the batch.
-                ended = Watermark(barrier + 1, None, InputStatus.ENDED)
-                work.time = watermarks.arrive(work.time, name, ended)
 
 
 def _note_cuts(work: _Work) -> None:
@@ -265,7 +267,7 @@ def _note_cuts(work: _Work) -> None:
                 cut.setdefault(name, (work.batch.positions[name], work.sources[name]))
 
 
-def _process(work: _Work, upto: Mapping[str, int | None], *, aligned: bool = False) -> None:
+def _process(work: _Work, upto: Mapping[str, int | None]) -> None:
     """All rows up to these epochs, then the watermarks behind them, then the timers."""
     due: list[Held] = []
     rest: list[Held] = []
@@ -281,7 +283,7 @@ def _process(work: _Work, upto: Mapping[str, int | None], *, aligned: bool = Fal
         _fold(work, held.row)
         made = work.transform(work.spec.name, held.row)
         work.emitted.extend(Sent(work.epoch, row) for row in made)
-    work.time = watermarks.admit(work.time, upto, aligned=aligned)
+    work.time = watermarks.admit(work.time, upto)
     _fire(work)
 
 
@@ -324,14 +326,16 @@ def _fire(work: _Work) -> None:
     work.time = watermarks.fired(work.time, left[0][0] if left else None)
 
 
-def _forward(work: _Work, before: StageTime) -> None:
-    """Behind its rows, the stage says how far it has come, unless that is known."""
-    known = {(before.output, before.status)}
-    barriers = [mark.watermark for mark in work.control if isinstance(mark, Mark)]
+def _news(work: _Work, before: StageTime) -> Mark | None:
+    """How far the stage has come, for who is behind it, unless that is known there."""
+    known = (before.output, before.status)
+    barriers = [item.watermark for item in work.emitted if isinstance(item, Mark)]
     if barriers:
-        known = {(barriers[-1].value, barriers[-1].status)}
-    if (work.time.output, work.time.status) not in known:
-        work.emitted.append(Mark(Watermark(work.epoch, work.time.output, work.time.status)))
+        known = (barriers[-1].value, barriers[-1].status)
+    now = work.time
+    if (now.output, now.status) == known:
+        return None
+    return Mark(Watermark(work.epoch, now.output, now.status))
 
 
 def _value(work: _Work, key: str) -> Value:
@@ -360,6 +364,6 @@ def _snapshot(work: _Work, barrier: Barrier, after: Alignment) -> None:
     late = [n for n in work.spec.upstream if alignment_state.in_flight(after, n, number)]
     in_flight = {name: work.batch.positions[name] for name in late}
     work.snapshots.append(Snapshot(barrier, changes, positions, in_flight))
-    work.control.append(Mark(Watermark(number, work.time.output, work.time.status)))
-    work.control.append(barrier)
+    work.emitted.append(Mark(Watermark(number, work.time.output, work.time.status)))
+    work.emitted.append(barrier)
     work.epoch = number + 1

@@ -22,7 +22,7 @@ from absflow.protocol.alignment import OvertakeArrived
 from absflow.protocol.checkpoints import Manifest, StageManifest
 from absflow.protocol.coordinator.messages import RootInput, Triggered
 from absflow.protocol.source_time import SourceTime
-from absflow.protocol.watermarks import StageTime, later
+from absflow.protocol.watermarks import InputStatus, InputTime, StageTime, later
 from absflow.simulation.due import Due, DuePath, Window, newest_at, watermark_at
 from absflow.simulation.event_time import time_of
 from absflow.simulation.items import Fired
@@ -72,7 +72,7 @@ def check_cut(
         seen: the watermark of each stage at the checkpoint before; replaced by those at this one.
     """
     number = manifest.checkpoint_id
-    watermarks: dict[str, int | None] = {}
+    times: dict[str, StageTime] = {}
     ordered = {o.barrier.checkpoint_id for o in tables.overtakes if isinstance(o, OvertakeArrived)}
     triggered = {row.barrier.checkpoint_id for row in tables.barriers if isinstance(row, Triggered)}
     for spec in graph.stages:
@@ -81,7 +81,7 @@ def check_cut(
             return  # which the checker of cuts says
         values = reconstruct(tables.histories[spec.name], part.lineage)
         time, sources, _ = time_of(spec, values)
-        watermarks[spec.name] = time.output
+        times[spec.name] = time
         yield from _sides(tables, due, spec.name, number, time)
         if part.report.checkpoint_id != number:
             continue  # it had ended; what it is now was looked at when it did
@@ -89,7 +89,7 @@ def check_cut(
         if number not in triggered:
             continue  # what a restored attempt began with
         before = seen.get(spec.name)
-        bound = later(before, _bound(tables, spec, manifest, watermarks))
+        bound = later(before, _bound(tables, spec, manifest, times))
         # A stage whose inputs have all ended may have overtaken, too, though nobody awaits it.
         overtaken = bool(part.report.in_flight) or number in ordered
         low, high = before if overtaken else bound, None if tables.idles else bound
@@ -117,31 +117,26 @@ def _partitions(
 
 
 def _bound(
-    tables: Tables, spec: StageSpec, manifest: Manifest, watermarks: Mapping[str, int | None]
+    tables: Tables, spec: StageSpec, manifest: Manifest, times: Mapping[str, StageTime]
 ) -> int | None:
-    """The least of what the inputs have at a checkpoint that have not ended before it."""
+    """The least of what the inputs have at a checkpoint that have not ended by then."""
     number = manifest.checkpoint_id
     part = next(s for s in manifest.stages if s.report.stage == spec.name)
-    found: list[int | None] = []
-    for root in spec.roots:
-        if not _ended_before(tables, RootInput(spec.name, root), number):
-            found.append(watermark_at(tables.rows[root], int(part.report.positions[root])))
-    for sender in spec.upstream:
-        of_sender = next(s for s in manifest.stages if s.report.stage == sender)
-        if of_sender.report.checkpoint_id == number:
-            found.append(watermarks[sender])
-    known = [value for value in found if value is not None]
-    return min(known) if known and len(known) == len(found) else None
-
-
-def _ended_before(tables: Tables, root: RootInput, checkpoint_id: int) -> bool:
-    """Whether an input's END stands before a barrier."""
-    for row in tables.barriers:
-        if row == root:
-            return True
-        if isinstance(row, Triggered) and row.barrier.checkpoint_id == checkpoint_id:
-            return False
-    return False
+    triggers = [row for row in tables.barriers if isinstance(row, Triggered)]
+    ended = {r for t in triggers if t.barrier.checkpoint_id <= number for r in t.exhausted}
+    inputs = [
+        InputTime(
+            watermark_at(tables.rows[root], int(part.report.positions[root])),
+            InputStatus.ENDED if RootInput(spec.name, root) in ended else InputStatus.ACTIVE,
+        )
+        for root in spec.roots
+    ]
+    inputs += [InputTime(times[name].output, times[name].status) for name in spec.upstream]
+    active = [given.value for given in inputs if given.status is not InputStatus.ENDED]
+    known = [given.value for given in inputs if given.value is not None]
+    if active:
+        return None if None in active else min(v for v in active if v is not None)
+    return max(known, default=None)
 
 
 def _sides(

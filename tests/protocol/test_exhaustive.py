@@ -11,8 +11,9 @@ import pytest
 from absflow.protocol import alignment_state
 from absflow.protocol.alignment import AbortArrived
 from absflow.protocol.alignment_state import Barrier
+from absflow.simulation.items import End, Sent
 from absflow.simulation.job import Row, StageSpec
-from absflow.simulation.stage import Batch, End, Sent, fresh, run_batch
+from absflow.simulation.stage import Batch, fresh, run_batch
 
 STAGE = StageSpec("s", upstream=("a", "b"))
 

@@ -31,6 +31,7 @@ from absflow.protocol.watermarks import (
     later,
     resumed,
     start,
+    unsettled,
     validate,
 )
 
@@ -94,17 +95,28 @@ def test_trap_4_a_partition_that_has_brought_nothing_counts() -> None:
 
 
 def test_trap_5_an_end_is_no_infinity() -> None:
-    """It lets the others decide (FLINK-38477), from an aligned barrier on, and says no time."""
+    """It lets the others decide (FLINK-38477); when all have ended, whoever was ahead."""
     time = after(start(["a", "b"]), ("a", Watermark(1, 10)), ("b", Watermark(1, 50)))
-    time = after(time, ("a", Watermark(2, None, ENDED)))
-    assert time.value == 10  # not behind the last snapshot
-    time = admit(time, {"a": 2, "b": 2}, aligned=True)
-    assert time.value == 50
-    time = after(time, ("b", Watermark(3, None, IDLE)))
-    assert (time.value, time.status) == (50, IDLE)
-    time = arrive(time, "b", Watermark(3, None, ENDED))
-    time = admit(time, {"a": 3, "b": 3}, aligned=True)
-    assert (time.value, time.status) == (50, ENDED)
+    time = after(time, ("a", Watermark(2, None, ENDED)), a=1, b=1)
+    assert time.value == 10  # it comes with barrier 2
+    time = after(time, a=2, b=2)
+    assert (time.value, time.status) == (50, ACTIVE)
+    both = after(time, ("b", Watermark(3, 60)), ("b", Watermark(3, None, ENDED)))
+    assert (both.value, both.status) == (60, ENDED)
+    turned = after(time, ("b", Watermark(3, 60)))
+    assert after(turned, ("b", Watermark(3, None, ENDED))) == both
+
+
+def test_nothing_ends_with_a_stage_that_would_still_change() -> None:
+    """It has timers left, or has not heard the last of who is before it, or of its source."""
+    sender = StageTime({"x": InputTime(9, ENDED)}, 9, 9)
+    heard = StageTime({"a": InputTime(9, ENDED)}, 9, 9)
+    assert not unsettled(sender, {}, ["x"])
+    assert unsettled(StageTime({"x": InputTime(9)}, 9, 9), {}, ["x"])
+    assert not unsettled(heard, {"a": sender}, [])
+    assert unsettled(replace(heard, output=8), {"a": sender}, [])
+    assert unsettled(StageTime({"a": InputTime(9)}, 9, 9), {"a": sender}, [])
+    assert unsettled(StageTime({"a": InputTime(8, ENDED)}, 8, 8), {"a": sender}, [])
 
 
 def test_trap_6_a_watermark_waits_with_the_rows_before_it() -> None:

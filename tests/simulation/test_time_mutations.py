@@ -6,8 +6,8 @@ import pytest
 
 from absflow.protocol import watermarks
 from absflow.protocol.watermarks import InputStatus, StageTime, Watermark
-from absflow.simulation import restore, stage
-from absflow.simulation.items import Mark
+from absflow.simulation import driver, query, restore, stage
+from absflow.simulation.items import Fired, Mark, Sent
 from absflow.simulation.job import GRAPHS
 from absflow.simulation.world import go_back, run
 
@@ -22,7 +22,7 @@ def by_the_greatest(inputs):
 
 def without_gate(real):
     """A watermark counts when it is read, though rows before it are held."""
-    return lambda time, upto, aligned=False: real(time, dict.fromkeys(upto), aligned=aligned)
+    return lambda time, upto: real(time, dict.fromkeys(upto))
 
 
 def no_watermark_at_barriers(real):
@@ -30,19 +30,15 @@ def no_watermark_at_barriers(real):
 
     def snapshot(work, *more):
         real(work, *more)
-        work.control = [item for item in work.control if not isinstance(item, Mark)]
+        work.emitted = [item for item in work.emitted if not isinstance(item, Mark)]
 
     return snapshot
 
 
-def said_before_the_rows(real):
+def said_before_the_rows(outcome):
     """The watermark stands in front of the rows of its commit."""
-
-    def forward(work, before):
-        real(work, before)
-        work.emitted.sort(key=lambda item: not isinstance(item, Mark))
-
-    return forward
+    rows = [item for item in outcome.emitted if isinstance(item, Sent | Fired)]
+    return (*([outcome.mark] if outcome.mark else []), *rows)
 
 
 def behind_the_barrier(real):
@@ -80,23 +76,11 @@ def keeps_what_fired(real):
     return fire
 
 
-def end_is_infinite(spec_end):
-    """An input that has ended says that nothing will ever come."""
-
-    def again(epoch, value, status=InputStatus.ACTIVE):
-        ended = status is InputStatus.ENDED
-        return (
-            Watermark(epoch, 1 << 30, InputStatus.ACTIVE)
-            if ended
-            else spec_end(epoch, value, status)
-        )
-
-    return again
-
-
-def ends_at_once(watermark, most, aligned):
-    """An end counts when it is read, behind the last snapshot, too."""
-    return most is None or watermark.epoch <= most
+def end_is_infinite(epoch, value, status=InputStatus.ACTIVE):
+    """A source that has ended says that nothing will ever come."""
+    if status is InputStatus.ENDED:
+        return Watermark(epoch, 1 << 30)
+    return Watermark(epoch, value, status)
 
 
 def late_by_the_batch(real):
@@ -147,7 +131,7 @@ MUTATIONS = {
         "watermark",
     ),
     "a watermark stands before its rows": (
-        [(stage, "_forward", said_before_the_rows(stage._forward))],
+        [(stage.Outcome, "rows", property(said_before_the_rows))],
         "late",
     ),
     "what a timer says stands behind the barrier": (
@@ -166,9 +150,13 @@ MUTATIONS = {
         [(watermarks, "fired", lambda time, _: replace(time, output=time.value))],
         "not at all",
     ),
-    "an end is infinite": ([(stage, "Watermark", end_is_infinite(Watermark))], "came beyond"),
+    "an end is infinite": ([(query, "Watermark", end_is_infinite)], "came beyond"),
     # Two inputs of a stage must end, far apart, while the job goes on.
-    "an end counts at once": ([(watermarks, "_due", ends_at_once)], "timer", GRAPHS[-1]),
+    "a stage ends though it would still change": (
+        [(driver, "unsettled_stages", lambda *_: 0)],
+        "consistent cut",
+        GRAPHS[-1],
+    ),
     "no row is late": ([(stage, "observe", late_by_the_batch(stage.observe))], "consistent cut"),
     "a snapshot has the times of its batch": (
         [(stage, "_snapshot", times_of_the_batch(stage._snapshot))],

@@ -100,12 +100,14 @@ class Triggered:
         kind: CHECKPOINT or SAVEPOINT.
         request: the request that a savepoint answers.
         ours: it was triggered in the attempt that runs now, so its stages may wait for it.
+        exhausted: the root inputs that had nothing left then; for event time they end with it.
     """
 
     barrier: Barrier
     kind: Kind = Kind.CHECKPOINT
     request: str = ""
     ours: bool = True
+    exhausted: frozenset[RootInput] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,8 @@ class CompletionWritten:
     Attributes:
         checkpoint_id: of the checkpoint.
         now_ms: the steady clock.
-        in_flight: how many rows its channel state has.
+        in_flight: how many rows its channel state has, and how many of its stages are unsettled
+            (:func:`absflow.protocol.watermarks.unsettled`). Nothing ends with it if there are any.
     """
 
     checkpoint_id: int
