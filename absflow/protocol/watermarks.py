@@ -23,7 +23,7 @@ falls, but waits for it (docs/internals/decisions, 90).
 An input ends at a barrier: the trigger says which sources have nothing left, and from that barrier
 on they count no more. Not at their END row, which comes when the checkpoint has completed: what
 timers do then would be in no snapshot any more. For the same reason nothing ends with a checkpoint
-in which a stage has timers left, or has not heard the last of its senders (:func:`unsettled`). The
+in which a stage has timers left, or does not know the last of its senders (:func:`unsettled`). The
 end is no watermark, for a source that is given another file later must not find all of it late.
 """
 
@@ -199,12 +199,12 @@ def unsettled(time: StageTime, senders: Mapping[str, StageTime], exhausted: Iter
         exhausted: its root inputs that had nothing left. One that was overtaken by the checkpoint
             does not know it yet.
     """
-    heard = (
+    known = (
         (time.inputs[name].value, time.inputs[name].status) == (sender.output, sender.status)
         for name, sender in senders.items()
     )
-    know = (time.inputs[name].status is InputStatus.ENDED for name in exhausted)
-    return time.output != time.value or not all(heard) or not all(know)
+    ended = (time.inputs[name].status is InputStatus.ENDED for name in exhausted)
+    return time.output != time.value or not all(known) or not all(ended)
 
 
 def combined(inputs: Iterable[InputTime]) -> int | None:

@@ -18,7 +18,7 @@ from absflow.simulation.job import Graph, StageSpec
 from absflow.simulation.stage import Entry, Held, Memory
 from absflow.simulation.tables import Channel, History, Plan, StageFiles, Tables
 
-__all__ = ["reconstruct", "restored", "time_at"]
+__all__ = ["reconstruct", "restored", "time_at", "whole"]
 
 
 def restored(graph: Graph, tables: Tables, manifest: Manifest) -> Tables:
@@ -46,6 +46,14 @@ def restored(graph: Graph, tables: Tables, manifest: Manifest) -> Tables:
         memory = _memory(tables, spec, part, manifest, times)
         made.stages[spec.name] = StageFiles({-1: memory}, {-1: read})
     return made
+
+
+def whole(graph: Graph, tables: Tables, manifest: Manifest) -> bool:
+    """Whether a manifest has every stage, and every set that it names is in a history."""
+    parts = {part.report.stage: part for part in manifest.stages}
+    return parts.keys() >= {s.name for s in graph.stages} and all(
+        {*part.lineage} <= tables.histories[name].sets.keys() for name, part in parts.items()
+    )
 
 
 def time_at(graph: Graph, tables: Tables, stage: str, manifest: Manifest) -> StageTime:

@@ -108,13 +108,13 @@ def test_trap_5_an_end_is_no_infinity() -> None:
 
 
 def test_nothing_ends_with_a_stage_that_would_still_change() -> None:
-    """It has timers left, or has not heard the last of who is before it, or of its source."""
+    """It has timers left, or does not know the last of who is before it, or of its source."""
     sender = StageTime({"x": InputTime(9, ENDED)}, 9, 9)
-    heard = StageTime({"a": InputTime(9, ENDED)}, 9, 9)
+    behind = StageTime({"a": InputTime(9, ENDED)}, 9, 9)
     assert not unsettled(sender, {}, ["x"])
     assert unsettled(StageTime({"x": InputTime(9)}, 9, 9), {}, ["x"])
-    assert not unsettled(heard, {"a": sender}, [])
-    assert unsettled(replace(heard, output=8), {"a": sender}, [])
+    assert not unsettled(behind, {"a": sender}, [])
+    assert unsettled(replace(behind, output=8), {"a": sender}, [])
     assert unsettled(StageTime({"a": InputTime(9)}, 9, 9), {"a": sender}, [])
     assert unsettled(StageTime({"a": InputTime(8, ENDED)}, 8, 8), {"a": sender}, [])
 
