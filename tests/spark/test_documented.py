@@ -31,6 +31,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kafka_topics import create
 from pyspark.sql import SparkSession
 
 from absflow.settings.catalog import PREFIX
@@ -171,6 +172,7 @@ def test_a_page_does_what_it_says(
     """Block by block, in order."""
     if page.stem == "kafka":
         servers = request.getfixturevalue("kafka")
+        create(reader.spark, servers, "clicks")
         reader.names |= {"spark": reader.spark, "servers": servers, "folder": str(tmp_path)}
     if page == PAGES[0]:
         reader.names |= {"spark": reader.spark, "folder": clicks(tmp_path)}
