@@ -100,8 +100,8 @@ def _blocks(record: StatusRecord, now: datetime) -> Iterator[Table | Text]:
         lines.append(("pending", Text(text, "yellow")))
     if record.aborted:
         newest = record.aborted[-1]
-        count, why = len(record.aborted), newest.cause or newest.reason
-        text = f"{count} since then; {_name(newest)}: {newest.reason}, {why}"
+        text = f"{len(record.aborted)} since then; {_name(newest)}: {newest.reason}"
+        text += f", {newest.cause}" if newest.cause else ""
         lines.append(("aborted", Text(text, "red")))
     for failure in record.failing:
         lines.append(("retention", Text(f"fails: {documents.failure_sentence(failure)}", "red")))

@@ -62,6 +62,14 @@ def test_what_failed_since_is_told_with_its_cause(tmp_path):
     assert "retention fails: compaction of stage a, once" in screen
 
 
+def test_a_reason_without_a_cause_stands_alone(tmp_path):
+    """Most of them need none."""
+    history = (Checkpoint(1), Checkpoint(2, 1, "ABORTED", "EXPIRED"))
+    screen = succeed(write_root(tmp_path / "job", [], history), "status").splitlines()
+    (line,) = (line.rstrip() for line in screen if line.startswith("aborted"))
+    assert line == "aborted    1 since then; checkpoint 2: EXPIRED"
+
+
 def test_a_job_without_a_checkpoint_and_a_root_without_a_job(tmp_path):
     """None completed is too old for every age; a wrong root is an error."""
     root = write_root(tmp_path / "job", [], (Checkpoint(1, 0, None),))
