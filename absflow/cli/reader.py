@@ -38,6 +38,7 @@ from absflow.facts.stages import (
 from absflow.protocol.checkpoints import Manifest, StageColumns, Status
 from absflow.protocol.known import Completion, Known
 from absflow.protocol.lineage import shortened
+from absflow.protocol.recovery.attempts import current
 from absflow.protocol.retention.deletion import Deletion, freed, judge
 from absflow.protocol.retention.failures import Failure, parse
 from absflow.protocol.retention.inventory import Action, DeleteSets, RetentionPolicy
@@ -104,7 +105,7 @@ class Reader:
             NotFoundError: no job has ever started under the root.
         """
         incarnation, end = self.driver()
-        attempt = max(self._job.attempts, key=lambda a: a.attempt, default=None)
+        attempt = current(self._job.attempts)
         shown = self.history(_NEWEST).shown
         try:
             last = self.checkpoint(self.number("latest"))

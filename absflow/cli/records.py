@@ -29,7 +29,7 @@ class StatusRecord:
         root: its storage root.
         incarnation: the newest driver.
         end: how that has ended: ended, failed or gone; empty if it runs, or may.
-        attempt: the newest attempt.
+        attempt: the one that the job is in.
         origin: the checkpoint that the attempt was restored from, if any.
         last: the newest completed checkpoint, which `latest` means; None without any.
         pending: the checkpoints under way.

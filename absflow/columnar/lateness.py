@@ -43,8 +43,9 @@ def late_rows(
         rows, partition = order[begin:end], int(grouped[begin])
         before = after.get(partition, _NEVER)
         reached = np.maximum.accumulate(np.r_[before, times[rows]])
-        # Compared by the distance: near the ends of int64 the bound itself would overflow.
-        behind = reached[:-1] - times[rows]
-        late[rows] = (reached[:-1] != _NEVER) & (behind > delay)
+        # A row may be further behind than an int64 can say; an unsigned one can.
+        behind = reached[:-1].astype(np.uint64) - times[rows].astype(np.uint64)
+        past = (reached[:-1] != _NEVER) & (times[rows] < reached[:-1])
+        late[rows] = past & (behind > delay)
         after[partition] = int(reached[-1])
     return late, after

@@ -251,6 +251,15 @@ def restore(root: Root, attempt: int, checkpoint_id: int) -> None:
     _write(root.path / "attempts", ATTEMPTS, [{**row, **new} for row in facts[:2]])
 
 
+def fail_restore(root: Root, attempt: int, checkpoint_id: int) -> None:
+    """Begin an attempt from a checkpoint, and say that this has failed."""
+    restore(root, attempt, checkpoint_id)
+    table = DeltaTable(root.path / "attempts")
+    table.delete(f"attempt = {attempt} AND kind = 'READY'")
+    fact = {"attempt": attempt, "incarnation": 3, "at": START, "kind": "FAILED"}
+    _write(root.path / "attempts", ATTEMPTS, [fact])
+
+
 def complete(root: Root, checkpoint_id: int, **fact: Any) -> None:
     """Let a checkpoint complete, with the stages of the one that completed last."""
     done = DeltaTable(root.path / "checkpoints").to_pyarrow_table().to_pylist()

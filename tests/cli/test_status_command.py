@@ -4,7 +4,7 @@ import re
 import shutil
 
 from commands_run import document, failure, run, succeed
-from storage_roots import Checkpoint, end_driver, restore, write_root
+from storage_roots import Checkpoint, end_driver, fail_restore, restore, write_root
 
 from absflow.protocol.retention.failures import after_plan
 from absflow.protocol.retention.failures import document as document_of
@@ -92,3 +92,12 @@ def test_a_driver_that_ended_and_a_restored_attempt(tmp_path):
     status = document(root, "status")
     assert (status["driver"], status["attempt"]) == ({"incarnation": 3, "end": None}, 2)
     assert status["restored_from"] == f"{root.path}#1"
+
+
+def test_a_restore_that_failed_is_not_the_attempt_of_the_job(tmp_path):
+    """The next start goes on with the one before; the driver is shown all the same."""
+    root = write_root(tmp_path / "job", [], (Checkpoint(1),))
+    fail_restore(root, 2, 1)
+    status = document(root, "status")
+    assert (status["attempt"], status["restored_from"]) == (1, None)
+    assert status["driver"] == {"incarnation": 3, "end": "failed"}

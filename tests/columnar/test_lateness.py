@@ -42,5 +42,7 @@ def test_the_ends_of_time_do_not_wrap_around() -> None:
     late, newest = late_rows(partitions, times, {}, 6)
     assert late.tolist() == [False, False, True]
     assert newest == {0: ends.max}
+    late, _ = late_rows(partitions, np.array([ends.min + 1, -1, ends.max]), newest, 6)
+    assert late.tolist() == [True, True, False]
     late, newest = late_rows(partitions[:0], times[:0], newest, 6)
     assert (late.tolist(), newest) == ([], {0: ends.max})
