@@ -303,4 +303,4 @@ def _answer_text(answer: str, record: DeletionRecord, root: str) -> str:
 
 
 def _these(records: Sequence[CheckpointRecord]) -> str:
-    return ", ".join(f"{r.kind.value.lower()} {r.checkpoint_id}" for r in records)
+    return ", ".join(record.title for record in records)

@@ -96,11 +96,11 @@ def _blocks(record: StatusRecord, now: datetime) -> Iterator[Table | Text]:
     ]
     for checkpoint in record.pending:
         since = cells.duration((now - checkpoint.triggered_at) / timedelta(milliseconds=1))
-        text = f"{_name(checkpoint)}, triggered {since} ago"
+        text = f"{checkpoint.title}, triggered {since} ago"
         lines.append(("pending", Text(text, "yellow")))
     if record.aborted:
         newest = record.aborted[-1]
-        text = f"{len(record.aborted)} since then; {_name(newest)}: {newest.reason}"
+        text = f"{len(record.aborted)} since then; {newest.title}: {newest.reason}"
         text += f", {newest.cause}" if newest.cause else ""
         lines.append(("aborted", Text(text, "red")))
     for failure in record.failing:
@@ -116,14 +116,10 @@ def _completed(record: StatusRecord, now: datetime) -> str | Text:
     if last is None or last.ended_at is None:
         return Text("none", "red")
     return Text(
-        f"{_name(last)}, {cells.duration(record.age_ms(now))} ago "
+        f"{last.title}, {cells.duration(record.age_ms(now))} ago "
         f"({cells.time(last.ended_at)} UTC), in {cells.duration(last.duration_ms)}",
         "green",
     )
-
-
-def _name(record: CheckpointRecord) -> str:
-    return f"{record.kind.value.lower()} {record.checkpoint_id}"
 
 
 def _stages(last: CheckpointRecord) -> Table:

@@ -129,6 +129,11 @@ class CheckpointRecord:
     kind: Kind = Kind.CHECKPOINT
     abandoned: bool = False
 
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        return f"{self.kind.value.lower()} {self.checkpoint_id}"
+
 
 def written_savepoints(rows: Iterable[Mapping[str, Any]]) -> dict[int, WrittenSavepoint]:
     """The written savepoints in rows of ``checkpoints``, by id."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from absflow.protocol.watermarks import InputStatus, InputTime, combined, later
+from absflow.protocol.watermarks import InputTime, WatermarkStatus, combined, later
 
 __all__ = [
     "SourceTime",
@@ -88,9 +88,9 @@ def input_time(source: SourceTime) -> InputTime:
     partitions = [
         InputTime(
             watermark_of(source.delay, newest),
-            InputStatus.IDLE if name in source.idle else InputStatus.ACTIVE,
+            WatermarkStatus.IDLE if name in source.idle else WatermarkStatus.ACTIVE,
         )
         for name, newest in source.newest.items()
     ]
-    active = any(p.status is InputStatus.ACTIVE for p in partitions)
-    return InputTime(combined(partitions), InputStatus.ACTIVE if active else InputStatus.IDLE)
+    idle = all(p.status is WatermarkStatus.IDLE for p in partitions)
+    return InputTime(combined(partitions), WatermarkStatus.IDLE if idle else WatermarkStatus.ACTIVE)

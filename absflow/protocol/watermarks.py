@@ -36,10 +36,10 @@ from enum import Enum
 from absflow.errors import ProtocolViolation
 
 __all__ = [
-    "InputStatus",
     "InputTime",
     "StageTime",
     "Watermark",
+    "WatermarkStatus",
     "admit",
     "arrive",
     "combined",
@@ -52,8 +52,8 @@ __all__ = [
 ]
 
 
-class InputStatus(Enum):
-    """Whether an input, or a partition of a source, counts."""
+class WatermarkStatus(Enum):
+    """Whether an input, or a partition of a source, counts (Flink's class of this name)."""
 
     ACTIVE = "active"
     IDLE = "idle"
@@ -72,7 +72,7 @@ class Watermark:
 
     epoch: int
     value: int | None
-    status: InputStatus = InputStatus.ACTIVE
+    status: WatermarkStatus = WatermarkStatus.ACTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class InputTime:
     """
 
     value: int | None = None
-    status: InputStatus = InputStatus.ACTIVE
+    status: WatermarkStatus = WatermarkStatus.ACTIVE
     waiting: tuple[Watermark, ...] = ()
 
 
@@ -108,13 +108,13 @@ class StageTime:
     output: int | None = None
 
     @property
-    def status(self) -> InputStatus:
+    def status(self) -> WatermarkStatus:
         """What the stage says of itself to those behind it."""
         statuses = {given.status for given in self.inputs.values()}
-        for status in (InputStatus.ACTIVE, InputStatus.IDLE):
+        for status in (WatermarkStatus.ACTIVE, WatermarkStatus.IDLE):
             if status in statuses:
                 return status
-        return InputStatus.ENDED
+        return WatermarkStatus.ENDED
 
 
 def start(inputs: Iterable[str]) -> StageTime:
@@ -203,7 +203,7 @@ def unsettled(time: StageTime, senders: Mapping[str, StageTime], exhausted: Iter
         (time.inputs[name].value, time.inputs[name].status) == (sender.output, sender.status)
         for name, sender in senders.items()
     )
-    ended = (time.inputs[name].status is InputStatus.ENDED for name in exhausted)
+    ended = (time.inputs[name].status is WatermarkStatus.ENDED for name in exhausted)
     return time.output != time.value or not all(known) or not all(ended)
 
 
@@ -213,7 +213,7 @@ def combined(inputs: Iterable[InputTime]) -> int | None:
     None if they say nothing together.
     """
     given = list(inputs)
-    active = [i.value for i in given if i.status is InputStatus.ACTIVE]
+    active = [i.value for i in given if i.status is WatermarkStatus.ACTIVE]
     if active:
         said = [value for value in active if value is not None]
         return min(said) if len(said) == len(active) else None

@@ -39,7 +39,7 @@ from absflow.simulation import time_checkers
 from absflow.simulation.due import Due, State
 from absflow.simulation.event_time import time_of
 from absflow.simulation.items import Sent
-from absflow.simulation.job import Graph
+from absflow.simulation.job import Graph, StageSpec
 from absflow.simulation.restore import reconstruct
 from absflow.simulation.stage import Memory
 from absflow.simulation.tables import Tables
@@ -263,28 +263,25 @@ def _difference(there: State, wanted: State) -> str:
     return "; ".join(f"{k} is {there.get(k)}, due {wanted.get(k)}" for k in keys[:3])
 
 
-def _end_of_stage(stage: str, memory: Memory, wanted: State) -> Iterator[str]:
+def _end_of_stage(spec: StageSpec, memory: Memory, wanted: State) -> Iterator[str]:
     if memory.held:
-        yield f"stage {stage} still holds {len(memory.held)} rows"
-    values = {
-        k: e.value
-        for k, e in memory.values.items()
-        if e.value is not None and not k.startswith("time ")
-    }
+        yield f"stage {spec.name} still holds {len(memory.held)} rows"
+    there = {k: e.value for k, e in memory.values.items() if e.value is not None}
+    _, _, values = time_of(spec, there)
     if values != wanted:
-        yield f"exactly once: stage {stage} ends with {_difference(values, wanted)}"
+        yield f"exactly once: stage {spec.name} ends with {_difference(values, wanted)}"
 
 
 def _end(graph: Graph, tables: Tables, due: Due, emitted: Mapping[str, _Emitted]) -> Iterator[str]:
     """A finished job has processed every row, and nothing is left pending or unanswered."""
     ends = {source: len(rows) for source, rows in tables.rows.items()}
-    for stage in (s.name for s in graph.stages):
-        files = tables.stages[stage]
+    for spec in graph.stages:
+        stage, files = spec.name, tables.stages[spec.name]
         # A last batch that was written and reported, but not committed, would be replayed.
         if files.committed + 1 not in files.offsets:
             every = {w: len(d.rows) for w, d in due.ways(stage)}
             wanted = due.state(stage, every, time_checkers.fired_windows(tables, stage))
-            yield from _end_of_stage(stage, files.memory, wanted)
+            yield from _end_of_stage(spec, files.memory, wanted)
         for path, rows in due.out[stage].items():
             if len(there := emitted[stage].get(path, [])) != len(rows):
                 yield f"exactly once: {'>'.join(path)} has {len(there)} rows of {len(rows)}"

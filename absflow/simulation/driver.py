@@ -193,9 +193,7 @@ class Driver:
             case WriteBarrier(barrier, kind, request):
                 detail = request or f"base {barrier.base_id}"
                 story.note("driver", "triggers", barrier.checkpoint_id, detail)
-                exhausted = frozenset(
-                    r for r, mark in self.state.exhausted.items() if barrier.checkpoint_id > mark
-                )
+                exhausted = self.state.exhausted_before(barrier.checkpoint_id)
                 row = Triggered(barrier, kind, request, exhausted=exhausted)
                 self._write(self._write_barrier(row))
             case WriteCompletion(manifest):

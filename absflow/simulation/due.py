@@ -7,12 +7,12 @@ late by the rows before it in its partition; what is on time goes on, and is in 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from absflow.simulation.job import DELAY, PARTITIONS, Graph, Row, transform, window_end
 
-__all__ = ["Due", "DuePath", "State", "Window", "newest_at", "watermark_at"]
+__all__ = ["Due", "State", "Window", "newest_at", "watermark_at"]
 
 State = dict[str, tuple[int, int]]
 # The window's end, and the key.
@@ -118,12 +118,23 @@ class Due:
 
     def windows(self, stage: str) -> dict[Window, tuple[int, int]]:
         """What the rows that have been folded come to, by window and key."""
-        found: dict[Window, tuple[int, int]] = {}
-        for due in self.into[stage].values():
-            for window, (rows, total) in due.windows.items():
-                before = found.get(window, (0, 0))
-                found[window] = (before[0] + rows, before[1] + total)
-        return found
+        return _together(self.into[stage].values())
+
+    def whole_windows(self, stage: str) -> dict[Window, tuple[int, int]]:
+        """What all rows come to that are on time, by window and key."""
+        whole = [DuePath(due.rows, due.late) for due in self.into[stage].values()]
+        for due in whole:
+            due.advance(len(due.rows))
+        return _together(whole)
+
+
+def _together(paths: Iterable[DuePath]) -> dict[Window, tuple[int, int]]:
+    found: dict[Window, tuple[int, int]] = {}
+    for due in paths:
+        for window, (rows, total) in due.windows.items():
+            before = found.get(window, (0, 0))
+            found[window] = (before[0] + rows, before[1] + total)
+    return found
 
 
 def newest_at(rows: tuple[Row, ...], position: int) -> dict[str, int]:

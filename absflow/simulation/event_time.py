@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from absflow.protocol.source_time import SourceTime
-from absflow.protocol.watermarks import InputStatus, InputTime, StageTime
+from absflow.protocol.watermarks import InputTime, StageTime, WatermarkStatus
 from absflow.simulation.job import DELAY, StageSpec, partitions
 
 __all__ = ["time_of", "timed"]
 
 _Value = tuple[int, int]
-_TIME, _STATUSES, _FAR = "time ", tuple(InputStatus), 1 << 40
+_TIME, _STATUSES, _FAR = "time ", tuple(WatermarkStatus), 1 << 40
 
 
 def timed(time: StageTime, sources: Mapping[str, SourceTime]) -> Iterator[tuple[str, _Value]]:
@@ -25,7 +25,7 @@ def timed(time: StageTime, sources: Mapping[str, SourceTime]) -> Iterator[tuple[
         yield f"{_TIME}input {name}", _encoded(given.value, given.status)
     for name, source in sources.items():
         for partition, newest in source.newest.items():
-            yield f"{_TIME}partition {name} {partition}", _encoded(newest, InputStatus.ACTIVE)
+            yield f"{_TIME}partition {name} {partition}", _encoded(newest, WatermarkStatus.ACTIVE)
 
 
 def time_of(
@@ -47,11 +47,11 @@ def time_of(
     return StageTime(inputs, value, output), sources, rest
 
 
-def _encoded(value: int | None, status: InputStatus) -> _Value:
+def _encoded(value: int | None, status: WatermarkStatus) -> _Value:
     # A value of a key that is (0, 0) would be none.
     return (-_FAR if value is None else value, _STATUSES.index(status) + 1)
 
 
-def _decoded(value: _Value | None) -> tuple[int | None, InputStatus]:
+def _decoded(value: _Value | None) -> tuple[int | None, WatermarkStatus]:
     number, status = value or (-_FAR, 1)
     return None if number == -_FAR else number, _STATUSES[status - 1]

@@ -8,7 +8,7 @@ from absflow.protocol.alignment_state import Barrier
 from absflow.protocol.watermarks import Watermark
 from absflow.simulation.job import Row
 
-__all__ = ["End", "Fired", "Item", "Mark", "Output", "Sent", "Value"]
+__all__ = ["End", "Fired", "Item", "Output", "Sent", "SentWatermark", "Value"]
 
 Value = tuple[int, int]
 
@@ -32,7 +32,7 @@ class Fired:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SentWatermark:
     """A watermark in a channel."""
 
     watermark: Watermark
@@ -48,5 +48,5 @@ class End:
     """The last item of an input."""
 
 
-Output = Sent | Fired | Mark | Barrier | End
+Output = Sent | Fired | SentWatermark | Barrier | End
 Item = Row | Output

@@ -21,9 +21,9 @@ from absflow.protocol.coordinator.messages import (
     RootInput,
     Triggered,
 )
-from absflow.protocol.watermarks import InputStatus, Watermark
+from absflow.protocol.watermarks import Watermark, WatermarkStatus
 from absflow.simulation.clock import Life, Process
-from absflow.simulation.items import End, Fired, Item, Mark, Output, Value
+from absflow.simulation.items import End, Fired, Item, Output, SentWatermark, Value
 from absflow.simulation.job import StageSpec, partitions
 from absflow.simulation.scene import Scene
 from absflow.simulation.stage import Batch, Memory, Outcome, run_batch
@@ -42,7 +42,7 @@ def _control(row: Triggered | RootInput, root: RootInput) -> Iterator[Item]:
         yield End()
         return
     if root in row.exhausted:
-        yield Mark(Watermark(row.barrier.checkpoint_id, None, InputStatus.ENDED))
+        yield SentWatermark(Watermark(row.barrier.checkpoint_id, None, WatermarkStatus.ENDED))
     yield row.barrier
 
 
@@ -268,8 +268,8 @@ class Query:
     def _narrate_time(self, outcome: Outcome) -> None:
         story, time = self._scene.story, outcome.memory.time
         waiting = [w for given in time.inputs.values() for w in given.waiting]
-        story.mark("watermark held back", any(w.status is InputStatus.ACTIVE for w in waiting))
-        ended = [given.status is InputStatus.ENDED for given in time.inputs.values()]
+        story.mark("watermark held back", any(w.status is WatermarkStatus.ACTIVE for w in waiting))
+        ended = [given.status is WatermarkStatus.ENDED for given in time.inputs.values()]
         story.mark("one input has ended for event time", any(ended) and not all(ended))
         story.mark("row late", any(name.startswith("late ") for name in outcome.memory.values))
         values = {given.value for given in time.inputs.values()}

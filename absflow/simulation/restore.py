@@ -13,7 +13,7 @@ from absflow.protocol import alignment, watermarks
 from absflow.protocol.checkpoints import Fact, FactKind, Manifest, StageManifest
 from absflow.protocol.watermarks import StageTime
 from absflow.simulation.event_time import time_of
-from absflow.simulation.items import End, Fired, Mark, Output, Sent, Value
+from absflow.simulation.items import End, Fired, Output, Sent, SentWatermark, Value
 from absflow.simulation.job import Graph, StageSpec
 from absflow.simulation.stage import Entry, Held, Memory
 from absflow.simulation.tables import Channel, History, Plan, StageFiles, Tables
@@ -94,7 +94,7 @@ def _published(channel: Channel, number: int) -> list[Output]:
     for item in channel.items:
         if isinstance(item, End):
             break
-        if isinstance(item, Sent | Fired | Mark) and item.epoch > number:
+        if isinstance(item, Sent | Fired | SentWatermark) and item.epoch > number:
             break
         items.append(item)
     return items

@@ -34,7 +34,7 @@ from absflow.protocol.source_time import (
 )
 from absflow.protocol.watermarks import StageTime, Watermark
 from absflow.simulation.event_time import timed
-from absflow.simulation.items import End, Fired, Item, Mark, Output, Sent, Value
+from absflow.simulation.items import End, Fired, Item, Output, Sent, SentWatermark, Value
 from absflow.simulation.job import DELAY, Row, StageSpec, partitions, transform, window_end
 
 __all__ = ["Batch", "Entry", "Held", "Memory", "Outcome", "Snapshot", "fresh", "run_batch"]
@@ -127,7 +127,7 @@ class Outcome:
     Attributes:
         memory: after the batch.
         emitted: rows, barriers, each with its watermark before it, and the end, in order.
-        mark: the watermark behind all that, if it is news.
+        watermark: the one behind all that, if it is news.
         snapshots: what it hands over.
         said: by the alignment.
         missed: rows that were on time at their source, and came behind the stage's watermark.
@@ -135,7 +135,7 @@ class Outcome:
 
     memory: Memory
     emitted: tuple[Output, ...]
-    mark: Mark | None
+    watermark: SentWatermark | None
     snapshots: tuple[Snapshot, ...]
     said: tuple[Action, ...]
     missed: tuple[Row, ...]
@@ -144,7 +144,7 @@ class Outcome:
     def rows(self) -> tuple[Output, ...]:
         """What is written first: the rows, and the watermark behind them."""
         rows = (item for item in self.emitted if isinstance(item, Sent | Fired))
-        return (*rows, *([self.mark] if self.mark else []))
+        return (*rows, *([self.watermark] if self.watermark else []))
 
     @property
     def control(self) -> tuple[Output, ...]:
@@ -254,7 +254,7 @@ def _read(work: _Work, before: Alignment, name: str) -> None:
         match item:
             case Sent():
                 work.rows.append(Held(name, item.epoch, item.row))
-            case Mark(watermark):
+            case SentWatermark(watermark):
                 work.time = watermarks.arrive(work.time, name, watermark)
 
 
@@ -326,16 +326,16 @@ def _fire(work: _Work) -> None:
     work.time = watermarks.fired(work.time, left[0][0] if left else None)
 
 
-def _news(work: _Work, before: StageTime) -> Mark | None:
+def _news(work: _Work, before: StageTime) -> SentWatermark | None:
     """How far the stage has come, for who is behind it, unless that is known there."""
     known = (before.output, before.status)
-    barriers = [item.watermark for item in work.emitted if isinstance(item, Mark)]
+    barriers = [item.watermark for item in work.emitted if isinstance(item, SentWatermark)]
     if barriers:
         known = (barriers[-1].value, barriers[-1].status)
     now = work.time
     if (now.output, now.status) == known:
         return None
-    return Mark(Watermark(work.epoch, now.output, now.status))
+    return SentWatermark(Watermark(work.epoch, now.output, now.status))
 
 
 def _value(work: _Work, key: str) -> Value:
@@ -364,6 +364,6 @@ def _snapshot(work: _Work, barrier: Barrier, after: Alignment) -> None:
     late = [n for n in work.spec.upstream if alignment_state.in_flight(after, n, number)]
     in_flight = {name: work.batch.positions[name] for name in late}
     work.snapshots.append(Snapshot(barrier, changes, positions, in_flight))
-    work.emitted.append(Mark(Watermark(number, work.time.output, work.time.status)))
+    work.emitted.append(SentWatermark(Watermark(number, work.time.output, work.time.status)))
     work.emitted.append(barrier)
     work.epoch = number + 1

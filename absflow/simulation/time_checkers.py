@@ -22,8 +22,8 @@ from absflow.protocol.alignment import OvertakeArrived
 from absflow.protocol.checkpoints import Manifest, StageManifest
 from absflow.protocol.coordinator.messages import RootInput, Triggered
 from absflow.protocol.source_time import SourceTime
-from absflow.protocol.watermarks import InputStatus, InputTime, StageTime, later
-from absflow.simulation.due import Due, DuePath, Window, newest_at, watermark_at
+from absflow.protocol.watermarks import InputTime, StageTime, WatermarkStatus, later
+from absflow.simulation.due import Due, Window, newest_at, watermark_at
 from absflow.simulation.event_time import time_of
 from absflow.simulation.items import Fired
 from absflow.simulation.job import DELAY, Graph, StageSpec
@@ -42,7 +42,7 @@ def check(graph: Graph, tables: Tables, due: Due) -> Iterator[str]:
         for window, count in Counter((f.end, f.key) for f in fired).items():
             if count > 1:
                 yield f"timer: window {window} of stage {stage.name} fired {count} times"
-        whole = _whole(due, stage.name)
+        whole = due.whole_windows(stage.name)
         rows = [row for path in due.into[stage.name] for row in tables.rows[path[0]]]
         far = max(row.at for row in rows) - DELAY - 1
         for one in fired:
@@ -85,11 +85,11 @@ def check_cut(
         yield from _sides(tables, due, spec.name, number, time)
         if part.report.checkpoint_id != number:
             continue  # it had ended; what it is now was looked at when it did
-        yield from _partitions(tables, manifest, part, sources)
+        yield from _partitions(tables, number, part, sources)
         if number not in triggered:
             continue  # what a restored attempt began with
         before = seen.get(spec.name)
-        bound = later(before, _bound(tables, spec, manifest, times))
+        bound = later(before, _bound(tables, spec, number, part, times))
         # A stage whose inputs have all ended may have overtaken, too, though nobody awaits it.
         overtaken = bool(part.report.in_flight) or number in ordered
         low, high = before if overtaken else bound, None if tables.idles else bound
@@ -103,7 +103,7 @@ def check_cut(
 
 
 def _partitions(
-    tables: Tables, manifest: Manifest, part: StageManifest, sources: Mapping[str, SourceTime]
+    tables: Tables, checkpoint_id: int, part: StageManifest, sources: Mapping[str, SourceTime]
 ) -> Iterator[str]:
     """How far each partition of a source was at the position of the checkpoint."""
     for name, source in sources.items():
@@ -111,28 +111,31 @@ def _partitions(
         wanted = newest_at(tables.rows[name], int(part.report.positions[name]))
         if newest != wanted:
             yield (
-                f"partition: source {name} has {newest} at checkpoint {manifest.checkpoint_id}, "
+                f"partition: source {name} has {newest} at checkpoint {checkpoint_id}, "
                 f"due is {wanted}"
             )
 
 
 def _bound(
-    tables: Tables, spec: StageSpec, manifest: Manifest, times: Mapping[str, StageTime]
+    tables: Tables,
+    spec: StageSpec,
+    checkpoint_id: int,
+    part: StageManifest,
+    times: Mapping[str, StageTime],
 ) -> int | None:
     """The least of what the inputs have at a checkpoint that have not ended by then."""
-    number = manifest.checkpoint_id
-    part = next(s for s in manifest.stages if s.report.stage == spec.name)
     triggers = [row for row in tables.barriers if isinstance(row, Triggered)]
-    ended = {r for t in triggers if t.barrier.checkpoint_id <= number for r in t.exhausted}
+    ended = {r for t in triggers if t.barrier.checkpoint_id <= checkpoint_id for r in t.exhausted}
+    statuses = (WatermarkStatus.ACTIVE, WatermarkStatus.ENDED)
     inputs = [
         InputTime(
             watermark_at(tables.rows[root], int(part.report.positions[root])),
-            InputStatus.ENDED if RootInput(spec.name, root) in ended else InputStatus.ACTIVE,
+            statuses[RootInput(spec.name, root) in ended],
         )
         for root in spec.roots
     ]
     inputs += [InputTime(times[name].output, times[name].status) for name in spec.upstream]
-    active = [given.value for given in inputs if given.status is not InputStatus.ENDED]
+    active = [given.value for given in inputs if given.status is not WatermarkStatus.ENDED]
     known = [given.value for given in inputs if given.value is not None]
     if active:
         return None if None in active else min(v for v in active if v is not None)
@@ -169,18 +172,6 @@ def fired_windows(
 
 def _fired(tables: Tables, stage: str) -> list[Fired]:
     return [item for item in tables.log_of(stage) if isinstance(item, Fired)]
-
-
-def _whole(due: Due, stage: str) -> dict[Window, tuple[int, int]]:
-    """Each window with every row of the job that is on time."""
-    found: dict[Window, tuple[int, int]] = {}
-    for path in due.into[stage].values():
-        whole = DuePath(path.rows, path.late)
-        whole.advance(len(path.rows))
-        for window, (rows, total) in whole.windows.items():
-            before = found.get(window, (0, 0))
-            found[window] = (before[0] + rows, before[1] + total)
-    return found
 
 
 def _at_most(one: int | None, other: int | None) -> bool:

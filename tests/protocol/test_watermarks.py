@@ -20,10 +20,10 @@ from absflow.protocol.source_time import (
     start_source,
 )
 from absflow.protocol.watermarks import (
-    InputStatus,
     InputTime,
     StageTime,
     Watermark,
+    WatermarkStatus,
     admit,
     arrive,
     combined,
@@ -35,7 +35,7 @@ from absflow.protocol.watermarks import (
     validate,
 )
 
-ACTIVE, IDLE, ENDED = InputStatus.ACTIVE, InputStatus.IDLE, InputStatus.ENDED
+ACTIVE, IDLE, ENDED = WatermarkStatus.ACTIVE, WatermarkStatus.IDLE, WatermarkStatus.ENDED
 
 
 def after(time: StageTime, *said: tuple[str, Watermark], **upto: int | None) -> StageTime:

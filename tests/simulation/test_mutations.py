@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from mutating import assert_caught
 
 from absflow.protocol import alignment, alignment_state
 from absflow.protocol.alignment import Ignore, Reason
@@ -358,13 +359,4 @@ MUTATIONS = {
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mistake_is_caught(name, monkeypatch):
     """With this mistake some world breaks a promise, and the checkers say which."""
-    patches, words = MUTATIONS[name]
-    for target, attribute, wrong in patches:
-        monkeypatch.setattr(target, attribute, wrong)
-    found = []
-    for seed in SEEDS:
-        result = world.run(seed)
-        found += [v for v in result.violations if words in v]
-        if found:
-            break
-    assert found, f"no world of {len(SEEDS)} noticed that {name}"
+    assert_caught(monkeypatch, MUTATIONS[name], SEEDS, lambda n: world.run(n).violations, name)

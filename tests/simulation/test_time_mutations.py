@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from mutating import assert_caught
 
 from absflow.protocol import watermarks
-from absflow.protocol.watermarks import InputStatus, StageTime, Watermark
+from absflow.protocol.watermarks import StageTime, Watermark, WatermarkStatus
 from absflow.simulation import driver, query, restore, stage
-from absflow.simulation.items import Fired, Mark, Sent
+from absflow.simulation.items import Fired, Sent, SentWatermark
 from absflow.simulation.job import GRAPHS
 from absflow.simulation.world import go_back, run
 
@@ -30,7 +31,7 @@ def no_watermark_at_barriers(real):
 
     def snapshot(work, *more):
         real(work, *more)
-        work.emitted = [item for item in work.emitted if not isinstance(item, Mark)]
+        work.emitted = [item for item in work.emitted if not isinstance(item, SentWatermark)]
 
     return snapshot
 
@@ -38,7 +39,7 @@ def no_watermark_at_barriers(real):
 def said_before_the_rows(outcome):
     """The watermark stands in front of the rows of its commit."""
     rows = [item for item in outcome.emitted if isinstance(item, Sent | Fired)]
-    return (*([outcome.mark] if outcome.mark else []), *rows)
+    return (*([outcome.watermark] if outcome.watermark else []), *rows)
 
 
 def behind_the_barrier(real):
@@ -76,15 +77,15 @@ def keeps_what_fired(real):
     return fire
 
 
-def end_is_infinite(epoch, value, status=InputStatus.ACTIVE):
+def end_is_infinite(epoch, value, status=WatermarkStatus.ACTIVE):
     """A source that has ended says that nothing will ever come."""
-    if status is InputStatus.ENDED:
+    if status is WatermarkStatus.ENDED:
         return Watermark(epoch, 1 << 30)
     return Watermark(epoch, value, status)
 
 
-def late_by_the_batch(real):
-    """A row is late by what the batches before its own have brought."""
+def never_late(real):
+    """Every row of a source is on time."""
 
     def observe(source, partition, times):
         after, late = real(source, partition, times)
@@ -157,7 +158,7 @@ MUTATIONS = {
         "consistent cut",
         GRAPHS[-1],
     ),
-    "no row is late": ([(stage, "observe", late_by_the_batch(stage.observe))], "consistent cut"),
+    "no row is late": ([(stage, "observe", never_late(stage.observe))], "consistent cut"),
     "a snapshot has the times of its batch": (
         [(stage, "_snapshot", times_of_the_batch(stage._snapshot))],
         "partition",
@@ -176,23 +177,21 @@ RESTORES = {
 def test_a_mistake_is_caught(name, monkeypatch):
     """With this mistake some world breaks a promise, and the checkers say which."""
     patches, words, *graph = MUTATIONS[name]
-    for target, attribute, wrong in patches:
-        monkeypatch.setattr(target, attribute, wrong)
-    assert any(words in v for seed in SEEDS for v in run(seed, *graph).violations)
+
+    def play(seed):
+        return run(seed, *graph).violations
+
+    assert_caught(monkeypatch, (patches, words), SEEDS, play, name)
 
 
 @pytest.mark.parametrize("name", RESTORES)
 def test_a_mistake_of_a_restore_is_caught(name, monkeypatch):
     """With this mistake some attempt that is restored from a sound world breaks a promise."""
-    patches, words = RESTORES[name]
-    found = []
-    for seed in SEEDS:
+
+    def play(seed):
         result = run(seed)
+        assert not result.violations
         for number in result.tables.manifests:
-            with monkeypatch.context() as patched:
-                for target, attribute, wrong in patches:
-                    patched.setattr(target, attribute, wrong)
-                found += [v for v in go_back(seed, result, number).violations if words in v]
-        if found:
-            break
-    assert found, f"no restore of {len(SEEDS)} worlds noticed that {name}"
+            yield from go_back(seed, result, number).violations
+
+    assert_caught(monkeypatch, RESTORES[name], SEEDS, play, name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -90,6 +91,34 @@ def check(spark: SparkSession, root: Path, checkpoint: int, files: int) -> None:
     for stage, key in (("left", "k"), ("tally", "g")):
         state = history.state(stage, checkpoint).toPandas()
         assert_same_rows(state, due[stage], [key])
+
+
+def started(root: Path, *program: str, endless: bool) -> subprocess.Popen[bytes]:
+    """The job in a process of its own, which prints into ``root/log``.
+
+    Args:
+        root: where its files are.
+        program: what runs this file.
+        endless: until SIGTERM; else to the end of its files.
+    """
+    here = Path(__file__)
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(here.parent)}
+    environment |= {"PYSPARK_PYTHON": sys.executable, "ABSFLOW_SIGTERM": str(endless).lower()}
+    with (root / "log").open("w") as log:
+        return subprocess.Popen(
+            [*program, str(here), str(root)],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def wait_for_rows(root: Path, process: subprocess.Popen[bytes]) -> None:
+    """Until the job of a process has committed rows to the sink, or has ended."""
+    log = root / "sink" / "_delta_log"
+    while process.poll() is None and len(list(log.glob("*.json"))) < 2:
+        time.sleep(0.2)
 
 
 def main(root: Path, more: dict[str, str]) -> None:

@@ -8,13 +8,11 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from chain import chain, check, conf, run
+from chain import chain, check, conf, run, started, wait_for_rows
 from diamond import OUTPUT, ROWS, STATE, source_files, to_group, write_source
 from processes import bury
 from pyspark.sql import SparkSession
@@ -26,24 +24,8 @@ from absflow.cli.reader import Reader
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-HERE = Path(__file__).parent
 # Root may do more than a file's rights say; without this it may not, as anybody.
 ORDINARY = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
-
-
-def driver(root: Path, *before: str, endless: bool) -> subprocess.Popen[bytes]:
-    """The chain job in a process of its own, with ``root/log``; ``before`` its command line."""
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(HERE)}
-    environment |= {"PYSPARK_PYTHON": sys.executable}
-    environment |= {"ABSFLOW_SIGTERM": str(endless).lower()}
-    with (root / "log").open("w") as log:
-        return subprocess.Popen(
-            [*before, sys.executable, str(HERE / "chain.py"), str(root)],
-            env=environment,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
 
 
 def last_line(root: Path) -> str:
@@ -56,7 +38,8 @@ def test_a_storage_path_without_rights_is_named(tmp_path: Path) -> None:
     write_source(tmp_path / "a", files=1, rows=20, seed=1)
     (tmp_path / "job").mkdir()
     (tmp_path / "job").chmod(0o555)
-    process = driver(tmp_path, *(ORDINARY if os.geteuid() == 0 else []), endless=False)
+    before = ORDINARY if os.geteuid() == 0 else []
+    process = started(tmp_path, *before, sys.executable, endless=False)
     try:
         assert process.wait(timeout=120) == 1
     finally:
@@ -73,11 +56,9 @@ def test_control_c_ends_a_job_that_goes_on_later(spark: SparkSession, tmp_path: 
     files = source_files(tmp_path / "a", rows=100, seed=5)
     for _ in itertools.islice(files, 3):
         pass
-    process = driver(tmp_path, endless=True)
+    process = started(tmp_path, sys.executable, endless=True)
     try:
-        sink = tmp_path / "sink" / "_delta_log"
-        while process.poll() is None and len(list(sink.glob("*.json"))) < 2:
-            time.sleep(0.2)
+        wait_for_rows(tmp_path, process)
         os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to all of them
         process.wait(timeout=60)
     finally:

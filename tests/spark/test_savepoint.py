@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -17,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyspark
 import pytest
-from chain import chain, expected, wait
+from chain import chain, expected, started, wait, wait_for_rows
 from deltalake import write_deltalake
 from diamond import source_files
 from pyspark.sql import SparkSession
@@ -156,23 +154,12 @@ def test_sigterm(tmp_path: Path, first: str) -> None:
     files = source_files(tmp_path / "a", rows=100, seed=5)
     for _ in itertools.islice(files, 3):
         pass
-    here = Path(__file__).parent
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(here)}
-    environment |= {"PYSPARK_PYTHON": sys.executable, "ABSFLOW_SIGTERM": "true"}
-    program = [sys.executable] if first == "python" else submitted()
-    with (tmp_path / "log").open("w") as log:
-        driver = subprocess.Popen(
-            [*program, str(here / "chain.py"), str(tmp_path)],
-            env=environment,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-        sink = tmp_path / "sink" / "_delta_log"
-        while driver.poll() is None and len(list(sink.glob("*.json"))) < 2:
-            time.sleep(0.2)
-        driver.send_signal(signal.SIGTERM)
-        code = driver.wait(timeout=120)
+    driver = started(
+        tmp_path, *([sys.executable] if first == "python" else submitted()), endless=True
+    )
+    wait_for_rows(tmp_path, driver)
+    driver.send_signal(signal.SIGTERM)
+    code = driver.wait(timeout=120)
     log_text = (tmp_path / "log").read_text()
     # A JVM that ends by a signal says so, whatever its hooks have done.
     assert code == (0 if first == "python" else 128 + signal.SIGTERM), log_text[-3000:]

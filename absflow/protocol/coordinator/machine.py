@@ -336,8 +336,7 @@ def _completed(state: Coordinator, event: CompletionWritten) -> _Stepped:
     for older in subsumed(state, checkpoint_id):
         state, said = _abort(state, older, FailureReason.SUBSUMED, f"by {checkpoint_id}")
         actions.extend(said)
-    exhausted = {r for r, mark in state.exhausted.items() if checkpoint_id > mark}
-    behind = set() if event.in_flight else exhausted
+    behind = frozenset() if event.in_flight else state.exhausted_before(checkpoint_id)
     if behind >= state.topology.roots:
         state, said = _stop(state)
         return state, (*actions, FinishJob(checkpoint_id), *said)

@@ -132,6 +132,10 @@ class Coordinator:
         """Whether a savepoint is pending that is to stop the job."""
         return any(pending.stop for pending in self.pending.values())
 
+    def exhausted_before(self, checkpoint_id: int) -> frozenset[RootInput]:
+        """The root inputs that had nothing left when a checkpoint was triggered."""
+        return frozenset(r for r, newest in self.exhausted.items() if checkpoint_id > newest)
+
 
 def validate(state: Coordinator) -> None:
     """Check what must always hold between two events; for tests and the simulator.
