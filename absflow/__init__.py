@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from absflow.sinks import DeltaSink, ForeachBatchSink, Sink, SinkWrite
     from absflow.spark.control.progress import Progress
     from absflow.spark.control.run import Run
+    from absflow.watermark import Watermark
 
 __all__ = [
     "AbsflowError",
@@ -69,6 +70,7 @@ __all__ = [
     "StateError",
     "StorageError",
     "VersionError",
+    "Watermark",
     "history",
 ]
 
@@ -83,6 +85,7 @@ if not TYPE_CHECKING:  # a checker that saw this would take any name for one of 
         "Run": "absflow.spark.control.run",
         "Sink": "absflow.sinks",
         "SinkWrite": "absflow.sinks",
+        "Watermark": "absflow.watermark",
     }
 
     def __getattr__(name):

@@ -147,6 +147,33 @@ class History:
         """
         return self._spark.sql(self._state_sql(find_stage(self._stages, stage), checkpoint)[0])
 
+    def timers(self, stage: str, checkpoint: int | None = None) -> DataFrame:
+        """The timers of a stage at a checkpoint: one row per timer.
+
+        The key columns, ``domain`` ("event" or "processing"), ``time`` and ``name``.
+
+        Args:
+            stage: its name.
+            checkpoint: a completed checkpoint; None for the newest.
+
+        Raises:
+            NotFoundError: there is no such stage or completed checkpoint, or it has no timers.
+        """
+        from absflow.columnar.timers import TIMER_COLUMNS, Domain
+
+        text, columns = self._state_sql(find_stage(self._stages, stage), checkpoint)
+        if not {*TIMER_COLUMNS} <= {*columns.state}:
+            raise NotFoundError(
+                f"stage {stage!r} has no timers at that checkpoint: it had no function for them"
+            )
+        keys = ", ".join(map(quoted, columns.key))
+        parts = (
+            f"SELECT {keys}, {literal(domain.value)} AS domain, timer.time, timer.name "
+            f"FROM state LATERAL VIEW explode({domain.column}) AS timer"
+            for domain in Domain
+        )
+        return self._spark.sql(f"WITH state AS ({text}) {' UNION ALL '.join(parts)}")
+
     def changes(self, stage: str, key: Mapping[str, Any] | None = None) -> DataFrame:
         """How the keys of a stage changed from completed checkpoint to completed checkpoint.
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, cast
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType, _parse_datatype_string
+from pyspark.sql.types import StructType
 
-from absflow.columnar.forms import RowFunction, can_take, on_pandas, per_row
+from absflow.columnar.forms import on_pandas, per_row
 from absflow.columnar.process import Process
 from absflow.columnar.restore_packer import Migration
+from absflow.declared import (
+    AnyProcess,
+    called,
+    declared_columns,
+    process_functions,
+    timer_function,
+)
 from absflow.errors import AbsflowError, GraphError
 from absflow.graph.check import check
 from absflow.graph.nodes import Graph, SinkNode, SourceNode, StageNode, Upgrade
@@ -32,21 +37,13 @@ from absflow.spark.start.decision import restore_plan_of
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.start.savepoint_writer import write_savepoint
 from absflow.spark.versions import check_versions
-from absflow.spark.worker.per_key import KeyFunction, per_key
+from absflow.spark.worker.group_state import TIMEOUT_FIELDS, TIMEOUTS
+from absflow.spark.worker.per_key import KeyFunction, per_key, per_key_timeout
 from absflow.spark.worker.sendable import check_sendable
 from absflow.storage.root import StorageRoot
+from absflow.watermark import Watermark, root_time
 
 __all__ = ["AnyProcess", "Job", "Node"]
-
-AnyProcess: TypeAlias = "Process | RowFunction | KeyFunction"
-
-# What a process function may be called with, by its form.
-_ARGUMENTS = {
-    "arrow": ["rows, state, context"],
-    "pandas": ["rows, state, context"],
-    "per-key": ["key, frames, state", "key, frames, state, context"],
-    "per-row": ["state, row", "state, row, context"],
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,15 @@ class Job:
         self._sinks: list[SinkNode] = []
         self._targets: dict[str, Sink] = {}
 
-    def source(self, name: str, frame: DataFrame, *, bounded: bool = False) -> Node:
+    def source(
+        self,
+        name: str,
+        frame: DataFrame,
+        *,
+        bounded: bool = False,
+        event_time: str | None = None,
+        watermark: Watermark | None = None,
+    ) -> Node:
         """Declare a source.
 
         Args:
@@ -91,14 +96,26 @@ class Job:
             bounded: the source ends: once nothing is left to read, no more will come. A job all of
                 whose sources are bounded takes a last checkpoint and ends.
 
+            event_time: the column, a timestamp, that says when what a row is about has happened.
+            watermark: how far that has come; without, ``Watermark()``: by no delay.
+
         Raises:
-            GraphError: the frame is not one stream.
+            GraphError: the frame is not one stream, or its event time cannot be so.
         """
         check_source(name, frame)
         described = describe_source(frame)
         schema = to_arrow_schema(frame.schema, timezone="UTC")
+        time = root_time(
+            name,
+            schema,
+            event_time,
+            watermark,
+            bounded=bounded,
+            format=described.format,
+            options=list(described.options),
+        )
         self._sources.append(
-            SourceNode(name, schema, bounded, described.format, described.is_files)
+            SourceNode(name, schema, bounded, described.format, described.is_files, time)
         )
         self._frames[name] = frame
         return Node(name)
@@ -113,6 +130,8 @@ class Job:
         output: str | StructType,
         process: AnyProcess | Mapping[str, AnyProcess],
         form: str = "arrow",
+        on_timer: Process | None = None,
+        timeout: str = "NoTimeout",
         renamed_from: str | None = None,
         defaults: Mapping[str, object] | None = None,
         migrate: Migration | None = None,
@@ -132,6 +151,10 @@ class Job:
                 "per-row": ``(state, row) -> (state, outputs)``
                 (:func:`absflow.columnar.forms.per_row`). The latter two are given the context,
                 too, if they need one argument more.
+            on_timer: the function for timers, of form "arrow" or "pandas"; with it the process
+                functions may set timers (:class:`absflow.Result`).
+            timeout: of form "per-key": Spark's ``GroupStateTimeout``. A key that has timed out is
+                given to the function without rows.
             renamed_from: for a restore: the stage's name in the checkpoint.
             defaults: for a restore: what the keys in the checkpoint get in state columns that are
                 new, by column; None stands for null.
@@ -144,16 +167,23 @@ class Job:
         """
         given = [inputs] if isinstance(inputs, Node | str) else list(inputs)
         names = tuple(i.name if isinstance(i, Node) else i for i in given)
-        made_columnar = self._form(name, form)
-        functions = _functions(name, names, process, form)
+        made_columnar = self._form(name, form, timeout)
+        functions = process_functions(name, names, process, form)
+        declared = declared_columns(name, "state", state)
+        if timeout != "NoTimeout":
+            declared = pa.schema([*declared, *TIMEOUT_FIELDS])
+            on_timer = self._timeout_function(name, functions, timeout)
+        elif on_timer is not None:
+            on_timer = made_columnar(timer_function(name, on_timer, form))
         node = StageNode(
             name=name,
             inputs=names,
             key=(key,) if isinstance(key, str) else tuple(key),
-            state=_columns(name, "state", state),
-            output=_columns(name, "output", output),
+            state=declared,
+            output=declared_columns(name, "output", output),
             process={given: made_columnar(function) for given, function in functions.items()},
             upgrade=Upgrade(renamed_from, dict(defaults or {}), migrate),
+            on_timer=on_timer,
         )
         self._stages.append(node)
         return Node(name)
@@ -242,13 +272,34 @@ class Job:
         """
         return write_savepoint(self._spark, self._checked(), states, base)
 
-    def _form(self, stage: str, form: str) -> Callable[[Any], Process]:
+    def _timeout_function(
+        self, stage: str, functions: Mapping[str, AnyProcess], timeout: str
+    ) -> Process:
+        """The function for timers of a stage whose keys may time out."""
+        if len(functions) > 1:
+            raise GraphError(
+                f"stage {stage!r} has {len(functions)} inputs and timeout={timeout!r}; a key that "
+                "times out is given to the function of its one input"
+            )
+        ((given, function),) = functions.items()
+        sources = {source.name: source.schema for source in self._sources}
+        stages = {node.name: node.output for node in self._stages}
+        columns = {**sources, **stages}.get(given, pa.schema([])).names
+        time_zone = str(self._spark.conf.get("spark.sql.session.timeZone"))
+        return per_key_timeout(cast("KeyFunction", function), time_zone, timeout, columns)
+
+    def _form(self, stage: str, form: str, timeout: str) -> Callable[[Any], Process]:
         """What makes a columnar function on Arrow tables out of one of this form."""
         time_zone = str(self._spark.conf.get("spark.sql.session.timeZone"))
+        if timeout not in TIMEOUTS or (timeout != "NoTimeout" and form != "per-key"):
+            raise GraphError(
+                f"stage {stage!r}: timeout is {timeout!r} in form {form!r}; it must be one of "
+                f'{list(TIMEOUTS)}, and the form "per-key" if keys time out'
+            )
         forms: dict[str, Callable[[Any], Process]] = {
             "arrow": lambda function: function,
             "pandas": on_pandas,
-            "per-key": lambda function: per_key(function, time_zone),
+            "per-key": lambda function: per_key(function, time_zone, timeout),
             "per-row": per_row,
         }
         if form not in forms:
@@ -283,7 +334,7 @@ class Job:
             settings.edges,
         )
         for node in self._stages:
-            check_sendable(node.name, _called(node))
+            check_sendable(node.name, called(node))
         self._check_sinks_and_places(graph, settings)
         return JobSpec(graph, settings, self._frames, self._targets)
 
@@ -301,57 +352,3 @@ class Job:
         }
         written = {name: sink.position(self._spark)[0] for name, sink in self._targets.items()}
         check_places(root.layout.root, read, {n: path for n, path in written.items() if path})
-
-
-def _called(node: StageNode) -> dict[str, Callable[..., Any]]:
-    """The functions of a stage that run on workers, by what they are in words."""
-    functions: dict[str, Callable[..., Any]] = {
-        f"input {given!r}": function for given, function in node.process.items()
-    }
-    if node.upgrade.migrate is not None:
-        functions["migrate"] = node.upgrade.migrate
-    return functions
-
-
-def _functions(
-    stage: str,
-    inputs: tuple[str, ...],
-    process: AnyProcess | Mapping[str, AnyProcess],
-    form: str,
-) -> Mapping[str, AnyProcess]:
-    """The process function of each input."""
-    functions = process if isinstance(process, Mapping) else dict.fromkeys(inputs, process)
-    if not isinstance(process, Mapping) and len(inputs) > 1:
-        raise GraphError(
-            f"stage {stage!r} has {len(inputs)} inputs and one process function; give a mapping "
-            f"with one for each of {list(inputs)}"
-        )
-    for name, function in functions.items():
-        if not callable(function):
-            raise GraphError(
-                f"stage {stage!r}: the process function of {name!r} is a "
-                f"{type(function).__name__}, which cannot be called"
-            )
-        ways = _ARGUMENTS[form]
-        if not any(can_take(function, len(way.split(", "))) for way in ways):
-            raise GraphError(
-                f"stage {stage!r}: the process function of {name!r} is "
-                f"{getattr(function, '__name__', type(function).__name__)}"
-                f"{inspect.signature(function)}, but one of form {form!r} is called with "
-                f"({') or ('.join(ways)}); say which form it has, stage(..., form=...): "
-                f"{', '.join(map(repr, _ARGUMENTS))}"
-            )
-    return functions
-
-
-def _columns(stage: str, what: str, declared: str | StructType) -> pa.Schema:
-    if isinstance(declared, str):
-        try:
-            parsed = _parse_datatype_string(declared)
-        except PySparkException as error:
-            raise GraphError(
-                f"stage {stage!r}: {what} {declared!r} is not Spark DDL such as "
-                f"'legs long, delay double' ({error.getMessage().splitlines()[0]})"
-            ) from error
-        declared = parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
-    return to_arrow_schema(declared, timezone="UTC")

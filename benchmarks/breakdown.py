@@ -172,7 +172,7 @@ def limits(spark: SparkSession, source: Path, runs: int) -> Times:
     spec.sink("out", stage, absflow.DeltaSink(tempfile.mkdtemp()))
     declared = spec._checked().graph.stages["stage0"]
     reader = spark.readStream.schema(CASE.rows).option("maxFilesPerTrigger", 1)
-    pages = data_pages(reader.parquet(str(source)), declared, "rows", PAGE_BYTES)
+    pages = data_pages(reader.parquet(str(source)), declared, "rows", PAGE_BYTES, 1)
 
     def nothing(
         _key: tuple[Any, ...], frames: Iterator[pd.DataFrame], _state: GroupState

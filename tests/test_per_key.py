@@ -126,23 +126,24 @@ def test_the_time_is_that_of_the_batch():
     assert times == [1_700_000_000_000] * 3
 
 
-NOT_THERE = {
-    "setTimeoutDuration": (lambda state: state.setTimeoutDuration("1 hour"), "no timers yet"),
-    "setTimeoutTimestamp": (lambda state: state.setTimeoutTimestamp(1000), "no timers yet"),
-    "getCurrentWatermarkMs": (lambda state: state.getCurrentWatermarkMs(), "no event time yet"),
+NOT_DECLARED = {
+    "setTimeoutDuration": lambda state: state.setTimeoutDuration(1000),
+    "setTimeoutTimestamp": lambda state: state.setTimeoutTimestamp(1000),
+    "getCurrentWatermarkMs": lambda state: state.getCurrentWatermarkMs(),
 }
 
 
-@pytest.mark.parametrize("name", NOT_THERE)
-def test_what_of_group_state_is_not_there_is_refused(name):
-    """Timeouts and the watermark, by a message of absflow that says what to do."""
-    calls, said = NOT_THERE[name]
+@pytest.mark.parametrize("name", NOT_DECLARED)
+def test_what_of_group_state_is_not_declared_is_refused(name):
+    """Timeouts and the watermark, by a message of absflow that says what to declare."""
 
     def function(_key, _frames, state):
-        calls(state)
+        NOT_DECLARED[name](state)
         return []
 
-    with pytest.raises(ProcessError, match=f"{name} was called, but absflow has {said}.*; keep"):
+    with pytest.raises(
+        ProcessError, match=rf"{name} was called, .*; declare (stage|source)\(\.\.\."
+    ):
         run(function)
 
 

@@ -53,6 +53,11 @@ def time(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
+def precise_time(moment: datetime) -> str:
+    """As :func:`time`, to the microsecond."""
+    return f"{moment:%Y-%m-%d %H:%M:%S.%f}"
+
+
 def duration(ms: float | None) -> str:
     """In the unit that fits; None is none."""
     if ms is None:

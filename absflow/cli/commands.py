@@ -100,8 +100,8 @@ def show(
     console = open_console()
     console.print(tables.head(record))
     if record.status is Status.COMPLETED:
-        blocks = (tables.sizes, tables.times, tables.phases, tables.loads, tables.positions)
-        for table in (block(record) for block in blocks):
+        blocks = (tables.sizes, tables.watermarks, tables.times, tables.phases, tables.loads)
+        for table in (block(record) for block in (*blocks, tables.positions)):
             if table.row_count:
                 console.print()
                 console.print(table)

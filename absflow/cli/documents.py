@@ -6,7 +6,7 @@ import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
@@ -209,8 +209,10 @@ def short(record: CheckpointRecord) -> Document:
 
 
 def _stage(stage: StageManifest) -> Document:
-    report = asdict(stage.report)
+    report = asdict(replace(stage.report, time=None))
+    del report["time"]
     report["snapshot_id"] = report.pop("checkpoint_id")
     row = stage_row(stage)
-    others = {name: row[name] for name in ("in_flight", "busy", "backpressured", "backlogs")}
+    names = ("in_flight", "busy", "backpressured", "backlogs", "watermark")
+    others = {name: row[name] for name in names}
     return {**report, **others, "lineage": list(stage.lineage)}

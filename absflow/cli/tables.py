@@ -13,9 +13,10 @@ from absflow.cli import cells
 from absflow.cli.documents import cell, sentence, summary
 from absflow.cli.records import DeletionRecord, StateRecord
 from absflow.facts.listing import HistoryRecord
-from absflow.facts.records import CheckpointRecord
+from absflow.facts.records import CheckpointRecord, micros_timestamp
 from absflow.facts.stages import sentence_of
 from absflow.protocol.checkpoints import Kind, StageManifest, StageReport, Status
+from absflow.protocol.event_time import holding_back
 from absflow.protocol.load import Backlog
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "state",
     "summary_line",
     "times",
+    "watermarks",
 ]
 
 _STYLES = {
@@ -157,6 +159,22 @@ def times(record: CheckpointRecord) -> Table:
     table = cells.table("stage", *(f"{_phase(field)}>" for field, _, _ in _PHASES))
     for report in _own(record):
         table.add_row(report.stage, *(cells.duration(getattr(report, f)) for f, _, _ in _PHASES))
+    return table
+
+
+def watermarks(record: CheckpointRecord) -> Table:
+    """One line per stage with event time: how far it has come, and what holds it there."""
+    table = cells.table("stage", "watermark (UTC)", "held back by", "late rows>")
+    for stage in record.stages:
+        time = stage.report.time
+        if time is not None:
+            reached = micros_timestamp(time.stage.value)
+            table.add_row(
+                stage.report.stage,
+                cells.NONE if reached is None else cells.precise_time(reached),
+                holding_back(time) or cells.NONE,
+                cells.count(stage.report.late_rows),
+            )
     return table
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from absflow.columnar.event_time import LATE_FIELD, RootTime, SourceRows, watermark_payload
 from absflow.columnar.keys import key_groups
 from absflow.columnar.pages import (
     CHANNEL_FIELDS,
     FOR_THE_DRIVER,
     ORDER_FIELDS,
+    TIME_FIELDS,
     Page,
     PageKind,
     _channel_rows,
@@ -24,11 +27,15 @@ from absflow.columnar.pages import (
     page_batches,
 )
 from absflow.columnar.pieces import PAGE_BYTES, encode_pieces
+from absflow.errors import ProcessError
+from absflow.protocol.event_time import EventTime, brings
+from absflow.protocol.watermarks import Watermark, WatermarkStatus
 
 __all__ = ["FLUSH_PAGES", "Gathering", "Packer", "gathered", "split"]
 
 # So many full pages are gathered before they are cut: rows of a hundred key groups come together.
 FLUSH_PAGES = 64
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,9 @@ class Packer:
         flush_rows: pages are cut after about so many rows, or :data:`FLUSH_PAGES` times
             ``page_bytes``, which bounds memory.
         page_bytes: a page has at most so many bytes.
+        event_time: of a source whose rows have event time.
+        timed: whether they have, and come from a stage.
+        heads: the first key group of each range; each range gets each WATERMARK page.
     """
 
     input: str
@@ -53,15 +63,21 @@ class Packer:
     root: bool
     flush_rows: int = 262_144
     page_bytes: int = PAGE_BYTES
+    event_time: RootTime | None = None
+    timed: bool = False
+    heads: tuple[int, ...] = (0,)
 
-    def pack(self, batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
+    def pack(
+        self, batches: Iterable[pa.RecordBatch], partition: int, before: EventTime | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """The pages of one partition's rows.
 
         Args:
             batches: the rows, in order.
             partition: the partition's number in the batch, part of each page's ``seq``.
+            before: the stage's event time before the batch, if it has any.
         """
-        yield from page_batches(self._packed(batches, partition), self.page_bytes)
+        yield from page_batches(self._packed(batches, partition, before), self.page_bytes)
 
     def repack(self, pages: Iterable[Page], batch_id: int, partition: int) -> Iterator[Page]:
         """The pages of one partition of a stage as those of the next in the chain.
@@ -81,8 +97,11 @@ class Packer:
         for page in pages:
             if page.kind in FOR_THE_DRIVER:
                 yield page
+            elif page.kind is PageKind.WATERMARK:
+                for head in self.heads:
+                    yield replace(page, key_group=head, input=self.input)
             elif page.kind is PageKind.DATA:
-                for table in gathering.add(_channel_rows(page, self.schema, batch_id)):
+                for table in gathering.add(_channel_rows(page, self.schema, batch_id, None)):
                     yield from self._pages(table, partition, numbers)
             elif page.key_group == 0:
                 # Every key group has emitted them; a channel gets them once, too.
@@ -90,23 +109,87 @@ class Packer:
         for table in gathering.rest():
             yield from self._pages(table, partition, numbers)
         if control:
-            forwarded = control_rows(control, self.schema, batch_id)
+            forwarded = control_rows(control, self.schema, batch_id, self.timed)
             yield from self._pages(forwarded, partition, numbers)
 
-    def _packed(self, batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[Page]:
+    def _packed(
+        self, batches: Iterable[pa.RecordBatch], partition: int, before: EventTime | None
+    ) -> Iterator[Page]:
         numbers = itertools.count(1)
-        for table in gathered(batches, self.flush_rows, FLUSH_PAGES * self.page_bytes):
+        tables = gathered(batches, self.flush_rows, FLUSH_PAGES * self.page_bytes)
+        if self.event_time is not None:
+            assert before is not None  # the stage has this input
+            source = before.sources[self.input]
+            known = {name: at for name, at in source.newest.items() if at is not None}
+            reached = before.reached(self.input)
+            seen = SourceRows(self.input, self.event_time, known, reached)
+            for table in tables:
+                late = seen.look(table)
+                yield from self._late_pages(table, late, partition, numbers)
+                yield from self._pages(table, partition, numbers, late)
+            yield from seen.pages(self.heads)
+            return
+        sent: dict[int, int] = {}
+        for table in tables:
+            if self.timed:
+                _note_watermarks(table, sent)
             yield from self._pages(table, partition, numbers)
+        if self.timed and before is not None:
+            yield from self._watermark_pages(sent, before)
 
-    def _pages(self, table: pa.Table, partition: int, numbers: Iterator[int]) -> Iterator[Page]:
+    def _watermark_pages(self, sent: Mapping[int, int], before: EventTime) -> Iterator[Page]:
+        """What the rows of a channel say of its sender, unless the stage knows it."""
+        known = before.stage.inputs[self.input]
+        for epoch, value in sorted(sent.items()):
+            watermark = Watermark(epoch, value)
+            if brings(before.stage, self.input, watermark).inputs[self.input] == known:
+                continue
+            payload = watermark_payload(value, watermark.status)
+            for head in self.heads:
+                yield Page(head, PageKind.WATERMARK, self.input, epoch, payload=payload)
+
+    def _late_pages(
+        self, table: pa.Table, late: pa.Array, partition: int, numbers: Iterator[int]
+    ) -> Iterator[Page]:
+        """The late rows for a table, or an error; if that is what is to become of them."""
+        assert self.event_time is not None
+        kind = self.event_time.late
+        if kind in ("drop", "process") or not pc.any(late).as_py():
+            return
+        rows = table.filter(late)
+        if kind == "fail":
+            raise ProcessError(
+                f"source {self.input!r}: {rows.num_rows} rows come late, behind the watermark of "
+                f"their partition; the first is {rows.slice(0, 1).to_pylist()[0]}. The batch is "
+                'not committed; give a longer delay, or another answer than late="fail"'
+            )
+        rows = pa.table([rows[f.name].cast(f.type) for f in self.schema], schema=self.schema)
+        head = self.heads[partition % len(self.heads)]
+        for batch in rows.to_batches():
+            for count, payload in encode_pieces(batch, self.page_bytes):
+                seq = (partition << 32) + next(numbers)
+                yield Page(head, PageKind.LATE, self.input, seq=seq, rows=count, payload=payload)
+
+    def _pages(
+        self,
+        table: pa.Table,
+        partition: int,
+        numbers: Iterator[int],
+        late: pa.Array | None = None,
+    ) -> Iterator[Page]:
         if not self.root:
             is_data = pc.equal(table["_kind"], PageKind.DATA.value)
             yield from self._control(table.filter(pc.invert(is_data)))
             table = table.filter(is_data)
+        processes_late = self.event_time is not None and self.event_time.late == "process"
+        if late is not None and not processes_late and pc.any(late).as_py():
+            table = table.filter(pc.invert(late))
         if not table.num_rows:
             return
         columns = [table[field.name].cast(field.type) for field in self.schema]
         rows = pa.table(columns, schema=self.schema)
+        if processes_late:
+            rows = rows.append_column(LATE_FIELD, late)
         if self.keys:
             groups = key_groups([rows[k] for k in self.keys], self.key_groups)
         else:
@@ -129,7 +212,13 @@ class Packer:
                 )
 
     def _control(self, table: pa.Table) -> Iterator[Page]:
-        for row in table.select([field.name for field in CHANNEL_FIELDS]).to_pylist():
+        fields = (*CHANNEL_FIELDS, *(TIME_FIELDS if self.timed else ()))
+        for row in table.select([field.name for field in fields]).to_pylist():
+            payload = b""
+            if row.get("_status"):
+                payload = watermark_payload(
+                    _micros(row["_watermark"]), WatermarkStatus(row["_status"])
+                )
             barrier = row["_barrier"] or dict.fromkeys(("base_id", "completed_id", "triggered_ms"))
             for group in range(self.key_groups):
                 yield Page(
@@ -140,7 +229,27 @@ class Packer:
                     base_id=barrier["base_id"] or 0,
                     completed_id=barrier["completed_id"] or 0,
                     triggered_ms=barrier["triggered_ms"] or 0,
+                    payload=payload,
                 )
+
+
+def _note_watermarks(table: pa.Table, sent: dict[int, int]) -> None:
+    """The greatest watermark on the rows of each epoch."""
+    rows = table.filter(pc.equal(table["_kind"], PageKind.DATA.value))
+    rows = rows.select(["_epoch", "_watermark"]).filter(rows["_watermark"].is_valid())
+    found = rows.group_by("_epoch").aggregate([("_watermark", "max")])
+    for epoch, value in zip(
+        found["_epoch"].to_pylist(),
+        found["_watermark_max"].cast(pa.int64()).to_pylist(),
+        strict=True,
+    ):
+        sent[epoch] = max(value, sent.get(epoch, value))
+
+
+def _micros(time: datetime | None) -> int | None:
+    if time is None:
+        return None
+    return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 class Gathering:

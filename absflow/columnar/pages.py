@@ -12,6 +12,7 @@ without any error.
 
 from __future__ import annotations
 
+import json
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,8 +33,10 @@ __all__ = [
     "ORDER_FIELDS",
     "PAGE_SCHEMA",
     "SEQ_BITS",
+    "TIME_FIELDS",
     "Page",
     "PageKind",
+    "SentTime",
     "_channel_rows",
     "channel_schema",
     "check",
@@ -61,6 +64,10 @@ class PageKind(Enum):
     STATE = "STATE"
     REPORT = "REPORT"
     RESTORE = "RESTORE"
+    # How far event time has come; for a whole range, whatever its key group.
+    WATERMARK = "WATERMARK"
+    # Rows of a source that are late, for a table.
+    LATE = "LATE"
     # Nothing; see where a stage's pages are handed to Spark.
     FILL = "FILL"
 
@@ -100,10 +107,16 @@ CHANNEL_FIELDS = (
         ),
     ),
 )
+# Those of a stage with event time have these, too: on a row what the stage had said before the
+# batch, on a barrier what it has there.
+TIME_FIELDS = (
+    pa.field("_watermark", pa.timestamp("us", tz="UTC")),
+    pa.field("_status", pa.string()),
+)
 ORDER_FIELDS = CHANNEL_FIELDS[1:3]
 SEQ_BITS = 31
 # What a stage emits beside rows: for the driver, and for the stages that read it.
-FOR_THE_DRIVER = (PageKind.REPORT, PageKind.STATE)
+FOR_THE_DRIVER = (PageKind.REPORT, PageKind.STATE, PageKind.LATE)
 FORWARDED = (PageKind.BARRIER, PageKind.END)
 # A page is one value of Spark's, and an array of Java's; both end at 2 GB.
 _LARGEST = (1 << 31) - (1 << 20)
@@ -256,13 +269,23 @@ def page_batch(pages: Sequence[Page]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=PAGE_SCHEMA)
 
 
-def channel_schema(output: pa.Schema) -> pa.Schema:
-    """The schema of the channel of a stage whose output is ``output``."""
-    return pa.schema([*CHANNEL_FIELDS, *output])
+@dataclass(frozen=True, slots=True)
+class SentTime:
+    """What a stage with event time had said before a batch: its watermark, if there is one."""
+
+    watermark: int | None
+
+
+def channel_schema(output: pa.Schema, timed: bool = False) -> pa.Schema:
+    """The schema of the channel of a stage whose output is ``output``; with event time or not."""
+    return pa.schema([*CHANNEL_FIELDS, *(TIME_FIELDS if timed else ()), *output])
 
 
 def unpack(
-    pages: Iterable[pa.RecordBatch], output: pa.Schema, batch_id: int | None
+    pages: Iterable[pa.RecordBatch],
+    output: pa.Schema,
+    batch_id: int | None,
+    time: SentTime | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of DATA pages, after the stage.
 
@@ -270,6 +293,7 @@ def unpack(
         pages: batches of pages; other kinds are passed over.
         output: the schema of their rows.
         batch_id: to get rows of the stage's channel; None to get the bare rows.
+        time: for a channel of a stage with event time.
     """
     for batch in pages:
         data = batch.filter(pc.equal(batch.column("kind"), PageKind.DATA.value))
@@ -277,16 +301,22 @@ def unpack(
             if batch_id is None:
                 yield _output_rows(page, output)
             else:
-                yield _channel_rows(page, output, batch_id)
+                yield _channel_rows(page, output, batch_id, time)
 
 
 def _output_rows(page: Page, output: pa.Schema) -> pa.RecordBatch:
     return decode(page.payload, output, f"output page of key group {page.key_group}")
 
 
-def _channel_rows(page: Page, output: pa.Schema, batch_id: int) -> pa.RecordBatch:
+def _channel_rows(
+    page: Page, output: pa.Schema, batch_id: int, time: SentTime | None
+) -> pa.RecordBatch:
     rows = _output_rows(page, output)
     count = rows.num_rows
+    added: list[pa.Array] = []
+    if time is not None:
+        watermark = pa.scalar(time.watermark, pa.int64()).cast(TIME_FIELDS[0].type)
+        added = [pa.repeat(watermark, count), pa.nulls(count, TIME_FIELDS[1].type)]
     # `seq` of an output page is the number of rows the key group emitted before it.
     order = (batch_id << SEQ_BITS) + page.seq + np.arange(count, dtype=np.int64)
     return pa.RecordBatch.from_arrays(
@@ -296,22 +326,27 @@ def _channel_rows(page: Page, output: pa.Schema, batch_id: int) -> pa.RecordBatc
             pa.repeat(pa.scalar(page.key_group, pa.int32()), count),
             pa.repeat(PageKind.DATA.value, count),
             pa.nulls(count, CHANNEL_FIELDS[4].type),
+            *added,
             *rows.columns,
         ],
-        schema=channel_schema(output),
+        schema=channel_schema(output, time is not None),
     )
 
 
-def control_rows(pages: Sequence[Page], output: pa.Schema, batch_id: int) -> pa.Table:
+def control_rows(
+    pages: Sequence[Page], output: pa.Schema, batch_id: int, timed: bool = False
+) -> pa.Table:
     """The rows of a stage's channel for BARRIER and END pages.
 
     Args:
         pages: the pages, of one key group.
         output: the schema of the stage's rows.
         batch_id: the batch.
+        timed: whether the stage has event time.
     """
     rows = [
         {
+            **_time_columns(page),
             "_epoch": page.checkpoint_id,
             # Behind every row of the batch.
             "_seq": (batch_id + 1 << SEQ_BITS) - 1,
@@ -325,7 +360,16 @@ def control_rows(pages: Sequence[Page], output: pa.Schema, batch_id: int) -> pa.
         }
         for page in pages
     ]
-    return pa.Table.from_pylist(rows, schema=channel_schema(output))
+    return pa.Table.from_pylist(rows, schema=channel_schema(output, timed))
+
+
+def _time_columns(page: Page) -> dict[str, Any]:
+    """What a BARRIER page says of event time, as columns of a channel."""
+    if not page.payload:
+        return {}
+    said = json.loads(page.payload)
+    time = pa.scalar(said["value"], pa.int64()).cast(TIME_FIELDS[0].type)
+    return {"_watermark": time, "_status": said["status"]}
 
 
 def one_batch(table: pa.Table | pa.RecordBatch) -> pa.RecordBatch:

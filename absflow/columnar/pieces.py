@@ -23,6 +23,7 @@ __all__ = [
     "fits",
     "pieces",
     "reordered",
+    "replaced",
     "take",
     "where",
 ]
@@ -162,6 +163,21 @@ def reordered(table: pa.Table, places: npt.NDArray[np.int64]) -> pa.Table:
         return table.combine_chunks().take(_indices(places))
     half = len(places) // 2
     return pa.concat_tables([take(table, places[:half]), take(table, places[half:])])
+
+
+def replaced(table: pa.Table, rows: pa.Table, which: npt.NDArray[np.int64]) -> pa.Table:
+    """The table with other rows in some places.
+
+    Args:
+        table: the table.
+        rows: m rows, with its columns.
+        which: their m places, each once.
+    """
+    if not rows.num_rows:
+        return table
+    place = np.arange(table.num_rows)
+    place[which] = table.num_rows + np.arange(len(which))
+    return reordered(pa.concat_tables([table, rows.cast(table.schema)]), place)
 
 
 def _indices(places: npt.NDArray[np.int64]) -> pa.Array:

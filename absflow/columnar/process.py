@@ -8,6 +8,9 @@ once, never once per row or key::
         ...
         return Result(output=..., state=...)
 
+A function of timers, ``on_timer``, is called with ``rows`` that have the key, ``time`` and ``name``
+of timers that are due, one for each key; in every other way it is such a function, too.
+
 ``state`` has one row for every distinct key in ``rows``, in the order in which the keys first
 appear; ``context.key_of_row`` says for each row of ``rows`` which one is its own. So sums, counts,
 first and last values need no join.
@@ -16,39 +19,35 @@ first and last values need no join.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from decimal import Decimal
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 
-from absflow.columnar.keys import factorize, locate
+from absflow.columnar.keys import factorize
+from absflow.columnar.result import Frame, Misfit, Result, check_whole, conform, new_state
 from absflow.columnar.state import KeyedState, Touched
+from absflow.columnar.timers import NEVER, TIMER_COLUMNS, Domain
 from absflow.columnar.whereabouts import line_of, line_of_error, trace_of
 from absflow.errors import ProcessError
 
-__all__ = ["Call", "Context", "Frame", "Process", "Processed", "Result", "call"]
+__all__ = [
+    "Call",
+    "Context",
+    "Frame",
+    "Process",
+    "Processed",
+    "Result",
+    "call",
+    "call_timers",
+    "check_whole",
+]
 
-Frame: TypeAlias = "pa.Table | pd.DataFrame"
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a process function returns; each part may be left out.
-
-    Attributes:
-        output: rows to emit, with the stage's output columns in any order.
-        state: new state of some or all of the keys that were given, with key and state columns.
-        delete: flags, one for each row of the ``state`` that was given: forget this key.
-    """
-
-    output: Frame | None = None
-    state: Frame | None = None
-    delete: npt.ArrayLike | None = None
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(slots=True)
@@ -60,7 +59,7 @@ class Context:
 
     Attributes:
         stage: the stage's name.
-        input: the input that the rows came from.
+        input: the input that the rows came from; "" for timers.
         key_group: the key group.
         epoch: the stage's epoch: newest checkpoint it snapshotted + 1.
         time_ms: the micro-batch's time, ms since 1970 (UTC).
@@ -69,6 +68,10 @@ class Context:
         key_of_row: for each row, the row of ``state`` that belongs to its key; int64.
         is_new: for each row of ``state``, whether the key has no state yet; bool.
         random: a generator that is seeded from stage, key group and batch.
+        watermark: the stage's watermark, a datetime in UTC: no row comes any more that is not
+            behind it. None if there is none yet, or no input has event time.
+        timed: whether any input of the stage has event time.
+        late: for each row, whether it came late (sources with ``late="process"``); bool.
     """
 
     stage: str
@@ -81,13 +84,12 @@ class Context:
     key_of_row: npt.NDArray[np.int64]
     is_new: npt.NDArray[np.bool_]
     random: np.random.Generator
+    watermark: datetime | None = None
+    timed: bool = False
+    late: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
 
 Process = Callable[[Any, Any, Context], Result]
-
-
-class _Misfit(Exception):
-    """What a process function returned is not what its stage declares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ class Call:
     number: int
     key: tuple[str, ...]
     output: pa.Schema
+    watermark: int | None = None
+    timed: bool = False
 
     @property
     def seed(self) -> list[int]:
@@ -111,7 +115,8 @@ class Call:
 
     def at(self, line: str) -> str:
         """How an error message begins; ``line`` is of the user's file."""
-        return f"stage {self.stage!r}, input {self.input!r}, {line} (key group {self.key_group})"
+        where = f"input {self.input!r}" if self.input else "on_timer"
+        return f"stage {self.stage!r}, {where}, {line} (key group {self.key_group})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,14 @@ class _Given:
     rows: pa.Table
     touched: Touched
     codes: npt.NDArray[np.int64]
+    late: npt.NDArray[np.bool_]
+
+    @property
+    def state(self) -> pa.Table:
+        """The keys' state, as the function sees it."""
+        names = self.touched.table.column_names
+        own = [name for name in TIMER_COLUMNS if name in names]
+        return self.touched.table.drop_columns(own) if own else self.touched.table
 
     def only(self, start: int, stop: int) -> _Given:
         """The part that belongs to the keys numbered ``start`` to ``stop``."""
@@ -139,10 +152,17 @@ class _Given:
             self.touched.below[start:stop],
             self.touched.new[start:stop],
         )
-        return _Given(self.rows.filter(pa.array(inside)), touched, self.codes[inside] - start)
+        rows = self.rows.filter(pa.array(inside))
+        return _Given(rows, touched, self.codes[inside] - start, self.late[inside])
 
 
-def call(process: Process, made: Call, rows: pa.Table, state: KeyedState) -> Processed:
+def call(
+    process: Process,
+    made: Call,
+    rows: pa.Table,
+    state: KeyedState,
+    late: npt.NDArray[np.bool_] | None = None,
+) -> Processed:
     """Run the user's function on ``rows`` and check what it returns.
 
     Args:
@@ -150,57 +170,101 @@ def call(process: Process, made: Call, rows: pa.Table, state: KeyedState) -> Pro
         made: where this call stands.
         rows: all rows of one input and epoch, in order.
         state: the key group's state.
+        late: of each row, whether it came late; None if none did.
 
     Raises:
         ProcessError: the function raised, or its result does not fit its declaration. Nothing of
             the batch is committed.
     """
     codes, unique = factorize(rows.select(state.table.column_names[: state.keys]))
-    given = _Given(rows, state.touched(unique), codes)
+    none = np.zeros(rows.num_rows, dtype=bool)
+    given = _Given(rows, state.touched(unique), codes, none if late is None else late)
+    reached = -NEVER if made.watermark is None else made.watermark
+    past = {Domain.EVENT: reached, Domain.PROCESSING: -NEVER}
+    times = {domain: np.full(unique.num_rows, time) for domain, time in past.items()}
+    return _called(process, made, given, state, times, fired=False)
+
+
+def call_timers(
+    on_timer: Process,
+    made: Call,
+    domain: Domain,
+    due: pa.Table,
+    popped: Touched,
+    state: KeyedState,
+) -> Processed:
+    """Run the user's function for timers that are due, one for each of some keys.
+
+    Args:
+        on_timer: the function.
+        made: where this call stands.
+        domain: of the timers.
+        due: the keys, ``time`` and ``name``.
+        popped: the state of these keys, without the timers that are due.
+        state: the key group's state.
+
+    Raises:
+        ProcessError: as of :func:`call`.
+    """
+    count = due.num_rows
+    given = _Given(due, popped, np.arange(count), np.zeros(count, dtype=bool))
+    past = {each: np.full(count, -NEVER) for each in Domain}
+    past[domain] = due["time"].cast(pa.int64()).to_numpy()
+    return _called(on_timer, made, given, state, past, fired=True)
+
+
+def _called(
+    process: Process,
+    made: Call,
+    given: _Given,
+    state: KeyedState,
+    past: dict[Domain, npt.NDArray[np.int64]],
+    *,
+    fired: bool,
+) -> Processed:
     try:
         result = _invoke(process, made, given)
     except Exception as error:
         bad = _first_bad(process, made, given)
-        key = given.touched.table.select(unique.column_names).slice(bad, 1).to_pylist()[0]
+        key = given.state.select(range(state.keys)).slice(bad, 1).to_pylist()[0]
         raise ProcessError(
             f"{made.at(line_of_error(error, process))}: the process function raised "
             f"{type(error).__name__}: {error}; the first bad row has key {key}. The batch is not "
             f"committed; mend the function or the row, and start the job again\n{trace_of(error)}"
         ) from error
     try:
-        return _checked(result, made, given.touched, state)
-    except _Misfit as wrong:
+        if not isinstance(result, Result):
+            raise Misfit(
+                f"the process function returned {type(result).__name__}, but an absflow.Result "
+                "is expected; return Result(output=..., state=...), or say what else the function "
+                'is: stage(..., form="per-key") or "per-row", or "pandas"'
+            )
+        after = new_state(result, given.touched, state, made.epoch, past, fired=fired)
+        if result.output is None:
+            return Processed(None, after)
+        return Processed(conform(result.output, made.output, "output"), after)
+    except Misfit as wrong:
         raise ProcessError(f"{made.at(line_of(process))}: {wrong}") from wrong.__cause__
 
 
-def _checked(result: object, made: Call, touched: Touched, state: KeyedState) -> Processed:
-    """What a call has come to, once it is seen to fit what is declared."""
-    if not isinstance(result, Result):
-        raise _Misfit(
-            f"the process function returned {type(result).__name__}, but an absflow.Result "
-            "is expected; return Result(output=..., state=...), or say what else the function is: "
-            'stage(..., form="per-key") or "per-row", or "pandas"'
-        )
-    after = _new_state(made.epoch, result, touched, state)
-    if result.output is None:
-        return Processed(None, after)
-    return Processed(_conform(result.output, made.output, "output"), after)
-
-
 def _invoke(process: Process, made: Call, given: _Given) -> Result:
+    reached = made.watermark
     context = Context(
         stage=made.stage,
         input=made.input,
         key_group=made.key_group,
         epoch=made.epoch,
         time_ms=made.time_ms,
+        watermark=None if reached is None else _EPOCH + timedelta(microseconds=reached),
+        timed=made.timed,
+        late=given.late,
         key=made.key,
         output=made.output,
         key_of_row=given.codes,
         is_new=given.touched.new,
         random=np.random.Generator(np.random.Philox(made.seed)),
     )
-    return process(given.rows, given.touched.table, context)
+    return process(given.rows, given.state, context)
 
 
 def _first_bad(process: Process, made: Call, given: _Given) -> int:
@@ -223,112 +287,3 @@ def _raises(process: Process, made: Call, given: _Given) -> bool:
     except Exception:
         return True
     return False
-
-
-def _new_state(epoch: int, result: Result, touched: Touched, before: KeyedState) -> KeyedState:
-    after = before
-    given = touched.table.num_rows
-    if result.state is not None:
-        rows = _conform(result.state, touched.table.schema, "state")
-        names = rows.column_names[: before.keys]
-        keys, known = rows.select(names), touched.table.select(names)
-        if rows.num_rows == given and keys.equals(known):
-            which = np.arange(given)
-        else:
-            which = locate(keys, known)
-            _check_keys(keys, which)
-        after = after.changed(touched, rows, which, epoch)
-    if result.delete is not None:
-        flags = np.asarray(result.delete)
-        if flags.dtype != np.bool_ or flags.shape != (given,):
-            raise _Misfit(
-                f"delete has dtype {flags.dtype} and shape {flags.shape}, but one bool for "
-                f"each of the {given} rows of state is expected"
-            )
-        if flags.any():
-            if result.state is not None:
-                # Keys that are new in this very call must be found again to be deleted.
-                touched = after.touched(touched.table.select(range(before.keys)))
-            after = after.deleted(touched, np.flatnonzero(flags), epoch)
-    return after
-
-
-def _check_keys(keys: pa.Table, which: npt.NDArray[np.int64]) -> None:
-    if (which < 0).any():
-        stray = keys.slice(int(np.flatnonzero(which < 0)[0]), 1).to_pylist()[0]
-        raise _Misfit(
-            f"the process function returned state for key {stray}, which none of the rows "
-            "has; only keys of the rows that were given can change"
-        )
-    if len(np.unique(which)) != len(which):
-        values, counts = np.unique(which, return_counts=True)
-        twice = int(np.flatnonzero(which == values[counts > 1][0])[0])
-        raise _Misfit(
-            f"the process function returned several state rows for key "
-            f"{keys.slice(twice, 1).to_pylist()[0]}, but a key has one"
-        )
-
-
-def _conform(frame: Frame, schema: pa.Schema, what: str) -> pa.Table:
-    """``frame`` as a table with exactly ``schema``, or an error that names the first difference."""
-    if isinstance(frame, pa.RecordBatch):
-        frame = pa.Table.from_batches([frame])
-    names = list(frame.columns) if isinstance(frame, pd.DataFrame) else None
-    if isinstance(frame, pa.Table):
-        names = frame.column_names
-    if names is None:
-        raise _Misfit(
-            f"{what} is a {type(frame).__name__}, but a pyarrow Table or pandas DataFrame "
-            "is expected"
-        )
-    if sorted(map(str, names)) != sorted(schema.names):
-        missing = sorted(set(schema.names) - set(map(str, names)))
-        extra = sorted(set(map(str, names)) - set(schema.names))
-        raise _Misfit(
-            f"{what} has columns {list(map(str, names))}, but {schema.names} are declared"
-            + (f"; missing {missing}" if missing else "")
-            + (f"; not declared {extra}" if extra else "")
-        )
-    columns = [_column(frame, declared, what) for declared in schema]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _column(frame: Frame, declared: pa.Field, what: str) -> pa.Array:
-    values = frame[declared.name]
-    try:
-        if isinstance(frame, pd.DataFrame):
-            if values.dtype == object:
-                check_whole(what, declared, values.tolist())
-            # A NaN becomes null: pandas has it for a null, too.
-            return pa.Array.from_pandas(values, type=declared.type)
-        values = values if values.type == declared.type else values.cast(declared.type)
-        if pa.types.is_decimal(declared.type):
-            # Arrow's product of decimals outgrows its type, and a file would keep a part of it.
-            values.validate(full=True)
-        return values
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        seen = values.dtype if isinstance(frame, pd.DataFrame) else values.type
-        raise _Misfit(
-            f"{what} column {declared.name!r} has type {seen}, but {declared.type} is "
-            f"declared and its values do not fit ({error})"
-        ) from error
-
-
-_WHOLE = {int, type(None)}
-
-
-def check_whole(what: str, field: pa.Field, values: Sequence[Any]) -> None:
-    """Refuse a fraction in a column of integers: Arrow would keep what is before its point.
-
-    Raises:
-        TypeError: naming the column and the value.
-    """
-    if not pa.types.is_integer(field.type) or set(map(type, values)) <= _WHOLE:
-        return
-    for value in values:
-        # A decimal, too; and what is no number Arrow refuses itself.
-        if isinstance(value, float | Decimal | np.floating) and value != value // 1:
-            raise TypeError(
-                f"{what} has {value!r} in column {field.name!r}, but an integer is declared "
-                f"({field.type}); round it, or declare the column as double"
-            )

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from absflow.columnar.pages import (
-    ORDER_FIELDS,
-)
+from absflow.columnar.event_time import LATE_FIELD, RootTime
+from absflow.columnar.pages import ORDER_FIELDS
 from absflow.columnar.process import Process
-from absflow.protocol import alignment
+from absflow.protocol import alignment, event_time
 from absflow.protocol.alignment_state import Alignment
+from absflow.protocol.event_time import EventTime
 
 __all__ = ["InputSpec", "StageSpec", "input_names"]
 
@@ -29,6 +29,8 @@ class InputSpec:
         format: the source's ("kafka", "parquet", ...); "" for a channel.
         files: it is Spark's file source, of any format.
         direct: the upstream runs in the same query, and there is no channel between.
+        event_time: what a source says of it; None if its rows have none.
+        timed: whether its rows have event time, wherever they come from.
     """
 
     name: str
@@ -38,6 +40,8 @@ class InputSpec:
     format: str = ""
     files: bool = False
     direct: bool = False
+    event_time: RootTime | None = None
+    timed: bool = False
 
     @property
     def channel(self) -> bool:
@@ -47,7 +51,11 @@ class InputSpec:
     @property
     def page_schema(self) -> pa.Schema:
         """The schema of the payloads of this input's DATA pages."""
-        return self.schema if self.root else pa.schema([*self.schema, *ORDER_FIELDS])
+        if not self.root:
+            return pa.schema([*self.schema, *ORDER_FIELDS])
+        if self.event_time is not None and self.event_time.late == "process":
+            return self.schema.append(LATE_FIELD)
+        return self.schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,8 @@ class StageSpec:
         output: the columns of its output.
         process: the user's function per input name; empty for a forwarding stage.
         key_groups: how many key groups there are.
+        on_timer: the user's function for timers; None if it has none. With it, the state columns
+            end with those of the timers.
     """
 
     name: str
@@ -71,6 +81,23 @@ class StageSpec:
     output: pa.Schema
     process: Mapping[str, Process]
     key_groups: int
+    on_timer: Process | None = None
+
+    @property
+    def timed(self) -> bool:
+        """Whether any of its inputs has event time; then it has a watermark."""
+        return any(given.timed for given in self.inputs)
+
+    def begin_time(self) -> EventTime | None:
+        """Its event time when it has read nothing; None if it has none."""
+        if not self.timed:
+            return None
+        timed = [given.name for given in self.inputs if given.timed]
+        declared = {i.name: i.event_time for i in self.inputs if i.event_time is not None}
+        time = event_time.start(timed, {name: t.delay for name, t in declared.items()})
+        # A source without partitions has one, which counts from the start.
+        whole = [name for name, t in declared.items() if not t.by]
+        return event_time.with_partitions(time, {name: [""] for name in whole})
 
     def input(self, name: str) -> InputSpec:
         """The input called ``name``."""

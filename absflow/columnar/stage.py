@@ -9,17 +9,21 @@ its calls costs as much as several small key groups.
 
 Order of work. The control rows of the batch are given to the alignment machine first; they are the
 same for every key group, so every key group comes to the same actions. For each snapshot n it then
-processes every page with epoch <= n, snapshots, and forwards n; at last it processes what the
-gates of its inputs let through and holds the rest. Pages are sorted by (epoch, input, seq) first,
-for Spark keeps no order inside a micro-batch and a retried task may see another one.
+processes every page with epoch <= n, admits the watermarks that stand behind these rows, fires the
+timers that are due, snapshots, and forwards n; at last it does so with what the gates of its inputs
+let through and holds the rest. Timers in processing time come last, outside of every cut. Pages are
+sorted by (epoch, input, seq) first, for Spark keeps no order inside a micro-batch and a retried
+task may see another one.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from absflow.columnar.event_time import BatchTime, watermark_payload
 from absflow.columnar.held import HeldPages
 from absflow.columnar.pages import (
     FOR_THE_DRIVER,
@@ -31,6 +35,7 @@ from absflow.columnar.pieces import PAGE_BYTES
 from absflow.columnar.restoring import Restoring
 from absflow.columnar.spec import StageSpec, input_names
 from absflow.columnar.stored import KeyGroupState, in_range, of_range, retire, store
+from absflow.columnar.timers import NEVER, Domain
 from absflow.columnar.work import Batch, Snapshot, Work
 from absflow.protocol import alignment, alignment_state
 from absflow.protocol.alignment import (
@@ -80,6 +85,7 @@ def run_range(
     states = in_range(stored, f"state of stage {spec.name!r}") if stored else {}
     by_group: dict[int, list[Page]] = defaultdict(list)
     restored: dict[int, Restoring] = {}
+    marks: list[Page] = []
     for page in pages:
         if page.kind is PageKind.RESTORE:
             group = page.key_group
@@ -88,21 +94,75 @@ def run_range(
                     spec.name, spec.keys, spec.state, group, files, page_bytes
                 )
             restored[group].add(page)
+        elif page.kind is PageKind.WATERMARK:
+            marks.append(page)
         elif page.kind is not PageKind.FILL:
             by_group[page.key_group].append(page)
+    time = _time_of(spec, batch, marks, by_group)
+    due = _with_due_timers(spec, batch, states, time)
     changed = False
-    for key_group in sorted({*by_group, *restored}):
+    for key_group in sorted({*by_group, *restored, *due}):
         before = states.get(key_group, KeyGroupState())
         mine = by_group.pop(key_group, [])
         if key_group in restored:
             yield from (p for p in mine if p.kind in FOR_THE_DRIVER)
             kept = yield from _restored(spec, restored.pop(key_group), key_group)
         else:
-            kept = yield from run_key_group(spec, key_group, batch, mine, before, files, page_bytes)
+            kept = yield from run_key_group(
+                spec, key_group, batch, mine, before, files, page_bytes, time
+            )
         if kept is not before:
             states[key_group] = kept
             changed = True
+    if time is not None:
+        yield from _report_time(spec, batch, time, marks)
     return of_range(states) if changed else stored
+
+
+def _time_of(
+    spec: StageSpec, batch: Batch, marks: Sequence[Page], by_group: Mapping[int, Sequence[Page]]
+) -> BatchTime | None:
+    """Event time through the batch; None if it stands still: nothing comes of it or of barriers."""
+    control = next((g for g, of in by_group.items() if any(p.kind in _CONTROL for p in of)), None)
+    if batch.time is None or not (marks or control is not None):
+        return None
+    barriers = [] if control is None else by_group[control]
+    epochs = {
+        name: alignment_state.brought(batch.alignment, name) + 1 for name in batch.time.sources
+    }
+    control_pages = [page for page in barriers if page.kind in _CONTROL]
+    return BatchTime(batch.time, batch.alignment.epoch, epochs, [*marks, *control_pages])
+
+
+def _report_time(
+    spec: StageSpec, batch: Batch, time: BatchTime, marks: Sequence[Page]
+) -> Iterator[Page]:
+    """What the driver, and a stage behind a direct edge, are to know of event time."""
+    gates = {name: alignment_state.gate(batch.alignment, name) for name in input_names(spec)}
+    report = time.finish(gates)
+    if report is None:
+        return
+    head = min((page.key_group for page in marks), default=0)
+    yield Page(head, PageKind.REPORT, spec.name, payload=report.payload())
+    said = report.time.stage
+    payload = watermark_payload(said.output, said.status)
+    yield Page(head, PageKind.WATERMARK, spec.name, time.epoch, payload=payload)
+
+
+def _with_due_timers(
+    spec: StageSpec, batch: Batch, states: Mapping[int, KeyGroupState], time: BatchTime | None
+) -> list[int]:
+    """The key groups that may have a timer that is due, though no page has come for them."""
+    if spec.on_timer is None:
+        return []
+    reached = None if time is None else time.highest
+    event = -NEVER if reached is None else reached
+    now = batch.time_ms * 1_000
+    return [
+        group
+        for group, kept in states.items()
+        if kept.event_timer <= event or kept.processing_timer <= now
+    ]
 
 
 def run_key_group(
@@ -113,6 +173,7 @@ def run_key_group(
     stored: KeyGroupState,
     files: StateFiles | None = None,
     page_bytes: int = PAGE_BYTES,
+    time: BatchTime | None = None,
 ) -> Generator[Page, None, KeyGroupState]:
     """Process one micro-batch of one key group.
 
@@ -124,6 +185,7 @@ def run_key_group(
         stored: what the key group kept.
         files: where the files of a large state lie; None if all of it is kept inline.
         page_bytes: a page has at most so many bytes.
+        time: event time through the batch; None if it stands still.
 
     Yields:
         The pages that it emits: those for the driver that came from stages before it in the chain;
@@ -137,7 +199,9 @@ def run_key_group(
         PageSizeError: a row is larger than 2 GB.
         ProcessError: the user's function failed.
     """
-    yield from (p for p in pages if p.kind in FOR_THE_DRIVER)
+    for page in pages:
+        if page.kind in FOR_THE_DRIVER:
+            yield _with_epoch(spec, page, batch.alignment) if page.kind is PageKind.LATE else page
     align, said, seen = _align(spec, batch.alignment, pages)
     data = [_with_epoch(spec, p, batch.alignment) for p in pages if p.kind is PageKind.DATA]
     data.sort(key=lambda p: (spec.order(p.input), p.seq))
@@ -145,13 +209,20 @@ def run_key_group(
     waiting = HeldPages(stored, data, files, what)
     work = Work(spec, key_group, batch, stored, waiting, batch.alignment, files, page_bytes)
     work.changed_epoch = stored.changed_epoch
+    work.watermark = None if batch.time is None else batch.time.stage.value
+    steps = itertools.count(1)
     for action in said:
         if isinstance(action, TakeSnapshot):
             limit = action.barrier.checkpoint_id
-            yield from work.process(upto=dict.fromkeys(input_names(spec), limit))
-            yield from work.snapshot(action.barrier)
+            upto = dict.fromkeys(input_names(spec), limit)
+            yield from work.process(upto=upto)
+            reached = None if time is None else time.step(next(steps), upto, limit)
+            yield from work.advance(reached)
+            yield from work.snapshot(action.barrier, reached)
     gates = {name: alignment_state.gate(align, name) for name in input_names(spec)}
     yield from work.process(upto=gates)
+    yield from work.advance(None if time is None else time.step(next(steps), gates))
+    yield from work.fire(Domain.PROCESSING, batch.time_ms * 1_000)
     if any(isinstance(action, EndStage) for action in said):
         yield Page(key_group, PageKind.END, checkpoint_id=align.epoch)
     if seen or work.pages:
@@ -191,7 +262,7 @@ def _event(page: Page) -> alignment.Event:
 
 def _with_epoch(spec: StageSpec, page: Page, before: Alignment) -> Page:
     """Root rows carry no epoch: they stand behind the newest barrier their input has brought."""
-    if not spec.input(page.input).root:
+    if page.input not in before.inputs or not spec.input(page.input).root:
         return page
     return replace(page, checkpoint_id=alignment_state.brought(before, page.input) + 1)
 

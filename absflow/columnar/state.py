@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from absflow.columnar.keys import locate
 from absflow.columnar.pieces import fits, reordered, take, where
+from absflow.columnar.timers import NEVER, TIMER_COLUMNS, first_times, last_time
 
 __all__ = ["DELETED", "MODIFIED_EPOCH", "KeyedState", "Touched", "snapshot_schema", "state_schema"]
 
@@ -192,6 +193,37 @@ class KeyedState:
             return self
         batches = [*self._old(), *self.table.to_batches()]
         return KeyedState(pa.Table.from_batches(batches, self.table.schema), self.keys)
+
+    def next_timers(self) -> tuple[int, ...]:
+        """The least time of its timers, by domain; :data:`NEVER` where there is none."""
+        return tuple(
+            min((int(times.min(initial=NEVER)) for _, times in self._first_times(name)))
+            for name in TIMER_COLUMNS
+        )
+
+    def due(self, column: str, upto: int) -> pa.Table:
+        """The keys that have a timer of this column up to a time."""
+        found = [
+            table.select(range(self.keys)).filter(pa.array(times <= upto))
+            for table, times in self._first_times(column)
+        ]
+        return pa.concat_tables(found)
+
+    def last_timer(self, column: str) -> int:
+        """The greatest time of a timer of this column; -:data:`NEVER` if there is none.
+
+        What stands in the place of a row of the base may have fewer, so it may be more.
+        """
+        tables = [self.table] if self.base is None else [self.table, self.base]
+        return max(last_time(table[column]) for table in tables)
+
+    def _first_times(self, column: str) -> Iterator[tuple[pa.Table, Places]]:
+        """Of each level, the rows and their first times; of what is gone :data:`NEVER`."""
+        yield self.table, first_times(self.table[column])
+        if self.base is not None and self.shadows is not None:
+            times = first_times(self.base[column])
+            times[self.shadows[self.shadows >= 0]] = NEVER
+            yield self.base, times
 
     def _old(self, base_id: int = -1) -> Iterator[pa.RecordBatch]:
         """The base's rows changed since ``base_id`` (-1: all) that no recent one stands for."""

@@ -35,6 +35,7 @@ from absflow.columnar.pages import decode, encode
 from absflow.columnar.piece_files import StateFiles, read_pieces, write_pieces
 from absflow.columnar.pieces import PAGE_BYTES, pieces
 from absflow.columnar.state import DELETED, KeyedState, state_schema
+from absflow.columnar.timers import NEVER, TIMER_COLUMNS, next_times
 
 __all__ = [
     "PIECE_PAGES",
@@ -61,6 +62,8 @@ _RANGE = pa.schema(
         ("base", pa.string()),
         ("recent", pa.string()),
         ("stale", pa.string()),
+        ("event_timer", pa.int64()),
+        ("processing_timer", pa.int64()),
     ]
 )
 # A merge costs as much as the base, so it comes once for so many parts of it.
@@ -85,6 +88,9 @@ class KeyGroupState:
         base: the name of the base's file; empty if there is no base.
         recent: the name of the file of the recent rows; empty if they lie in no file.
         stale: names of files, with spaces between, that nobody needs once this is committed.
+        event_timer: the least time of a timer in event time, microseconds since 1970 (UTC);
+            :data:`~absflow.columnar.timers.NEVER` if there is none.
+        processing_timer: the same in processing time.
     """
 
     changed_epoch: int = 0
@@ -97,6 +103,8 @@ class KeyGroupState:
     base: str = ""
     recent: str = ""
     stale: str = ""
+    event_timer: int = NEVER
+    processing_timer: int = NEVER
 
     @property
     def files(self) -> set[str]:
@@ -180,6 +188,7 @@ def store(
         StorageError: a file cannot be written.
     """
     size = state.size
+    before = _with_next_timers(state, before)
     if files is None or size <= files.max_inline:
         flat = state.flat().table
         payload = encode(flat) if flat.num_rows else b""
@@ -233,16 +242,28 @@ def store_base(
         live: the rows.
     """
     count = size = 0
+    timers = [NEVER, NEVER]
 
     def counted() -> Iterator[pa.RecordBatch]:
         nonlocal count, size
         for batch in live:
             count += batch.num_rows
             size += batch.nbytes
+            if TIMER_COLUMNS[0] in batch.schema.names:
+                timers[:] = map(min, timers, next_times(pa.Table.from_batches([batch])))
             yield batch
 
     base = write_pieces(files, f"{place}-base", counted())
-    return replace(before, live_keys=count, size=size, base=base)
+    event, processing = timers
+    kept = replace(before, live_keys=count, size=size, base=base)
+    return replace(kept, event_timer=event, processing_timer=processing)
+
+
+def _with_next_timers(state: KeyedState, kept: KeyGroupState) -> KeyGroupState:
+    if TIMER_COLUMNS[0] not in state.table.column_names:
+        return kept
+    event, processing = state.next_timers()
+    return replace(kept, event_timer=event, processing_timer=processing)
 
 
 def _is_due(state: KeyedState) -> bool:

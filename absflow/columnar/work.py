@@ -9,25 +9,32 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
+from absflow.columnar.event_time import LATE_FIELD, TIME_TYPE, watermark_payload
 from absflow.columnar.held import HeldPages, Limits
 from absflow.columnar.pages import ORDER_FIELDS, Page, PageKind, decode
 from absflow.columnar.piece_files import StateFiles
 from absflow.columnar.pieces import encode_batches, encode_pieces, reordered
-from absflow.columnar.process import Call, call
+from absflow.columnar.process import Call, Processed, call, call_timers
 from absflow.columnar.spec import StageSpec
 from absflow.columnar.state import KeyedState, snapshot_schema
 from absflow.columnar.stored import KeyGroupState, load
-from absflow.errors import PageCorruptError
+from absflow.columnar.timers import NEVER, Domain, Timers
+from absflow.errors import PageCorruptError, ProcessError
 from absflow.protocol import alignment, alignment_state
 from absflow.protocol.alignment import Discard, Reason
 from absflow.protocol.alignment_state import Alignment, Barrier
+from absflow.protocol.event_time import EventTime
+from absflow.protocol.watermarks import StageTime, WatermarkStatus
 
-__all__ = ["Batch", "Snapshot", "Work"]
+__all__ = ["MAX_ROUNDS", "Batch", "Snapshot", "Work"]
+
+# A key has at most so many timers fire in one micro-batch: as many as hours in a year.
+MAX_ROUNDS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +45,13 @@ class Batch:
         batch_id: Spark's number of the batch; a replay has the same.
         time_ms: the batch's time, ms since 1970 (UTC); a replay has the same.
         alignment: the stage's alignment before the batch.
+        time: its event time before the batch; None if it has none.
     """
 
     batch_id: int
     time_ms: int
     alignment: Alignment
+    time: EventTime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,7 @@ class Work:
         align: the alignment as far as the work has come.
         files: where the files of a large state lie; None if all of it is kept inline.
         page_bytes: a page has at most so many bytes.
+        watermark: the stage's as far as the work has come; None if it has none yet.
         decoded: the keyed state, once something has asked for it.
         changed_epoch: the last epoch in which a key changed.
         dirty: whether the state was changed.
@@ -85,6 +95,7 @@ class Work:
     align: Alignment
     files: StateFiles | None
     page_bytes: int
+    watermark: int | None = None
     decoded: KeyedState | None = None
     changed_epoch: int = 0
     dirty: bool = False
@@ -120,32 +131,44 @@ class Work:
             )
         if not given.root:
             rows = _in_order(rows).select(given.schema.names)
-        if spec.process:
-            result = call(
-                spec.process[name],
-                Call(
-                    stage=spec.name,
-                    input=name,
-                    key_group=self.key_group,
-                    epoch=self.align.epoch,
-                    batch_id=self.batch.batch_id,
-                    time_ms=self.batch.time_ms,
-                    number=self.calls,
-                    key=tuple(spec.keys.names),
-                    output=spec.output,
-                ),
-                rows,
-                self.state,
-            )
-            output = result.output
-            if result.state is not self.decoded:
-                self.decoded = result.state
-                self.changed_epoch = self.align.epoch
-                self.dirty = True
-        else:
-            output = rows
+        if not spec.process:
+            yield from self._emitted(rows)
+            return
+        late = None
+        if LATE_FIELD.name in rows.column_names:
+            late = rows[LATE_FIELD.name].to_numpy().astype(bool)
+            rows = rows.select(given.schema.names)
+        yield from self._took(call(spec.process[name], self._call(name), rows, self.state, late))
+
+    def _call(self, name: str) -> Call:
+        """Where the next call of the user's function stands."""
+        spec = self.spec
         self.calls += 1
-        if output is None or not output.num_rows:
+        return Call(
+            stage=spec.name,
+            input=name,
+            key_group=self.key_group,
+            epoch=self.align.epoch,
+            batch_id=self.batch.batch_id,
+            time_ms=self.batch.time_ms,
+            number=self.calls - 1,
+            key=tuple(spec.keys.names),
+            output=spec.output,
+            watermark=self.watermark,
+            timed=spec.timed,
+        )
+
+    def _took(self, result: Processed) -> Iterator[Page]:
+        """Go on with what a call has come to."""
+        if result.state is not self.decoded:
+            self.decoded = result.state
+            self.changed_epoch = self.align.epoch
+            self.dirty = True
+        if result.output is not None:
+            yield from self._emitted(result.output)
+
+    def _emitted(self, output: pa.Table) -> Iterator[Page]:
+        if not output.num_rows:
             return
         for count, payload in encode_pieces(output, self.page_bytes):
             yield Page(
@@ -158,8 +181,71 @@ class Work:
             )
             self.emitted += count
 
-    def snapshot(self, barrier: Barrier) -> Iterator[Page]:
-        """What changed since the base, then the barrier; the state is not decoded for nothing."""
+    def advance(self, time: StageTime | None) -> Iterator[Page]:
+        """Event time has come to here: fire what is due. None if it stands still."""
+        if time is None:
+            return
+        if time.value is not None:
+            self.watermark = time.value
+            yield from self.fire(Domain.EVENT, time.value)
+        if time.status is WatermarkStatus.ENDED and self._next_timer(Domain.EVENT) < NEVER:
+            # Time stands still for good: whatever waits goes now. But not what is set meanwhile, or
+            # a timer that sets itself again would do so for ever.
+            yield from self.fire(Domain.EVENT, self.state.last_timer(Domain.EVENT.column))
+
+    def fire(self, domain: Domain, upto: int) -> Iterator[Page]:
+        """The timers that are due, in rounds: one of each key, in the order of their times.
+
+        So the state that one leaves is what the next of its key finds. A timer that a call sets is
+        in a later round if it is due.
+
+        Args:
+            domain: which timers.
+            upto: those up to this time, microseconds since 1970 (UTC).
+        """
+        on_timer, column = self.spec.on_timer, domain.column
+        if on_timer is None or self._next_timer(domain) > upto:
+            return
+        keys = self.state.due(column, upto)
+        for _ in range(MAX_ROUNDS):
+            touched = self.state.touched(keys)
+            timers = Timers.read(touched.table[column])
+            due = timers.first() & (timers.time <= upto)
+            if not due.any():
+                return
+            mine = timers.key[due]
+            if len(mine) < keys.num_rows:  # the others have none left
+                keys = keys.take(pa.array(mine))
+                continue
+            fired, place = timers.only(due), touched.table.schema.get_field_index(column)
+            left = timers.only(~due).column(keys.num_rows)
+            rows = keys.append_column("time", pa.array(fired.time).cast(TIME_TYPE))
+            rows = rows.append_column("name", pa.array(fired.name, pa.string()))
+            field_ = touched.table.schema.field(column)
+            popped = replace(touched, table=touched.table.set_column(place, field_, left))
+            made = self._call("")
+            yield from self._took(call_timers(on_timer, made, domain, rows, popped, self.state))
+        key = keys.slice(0, 1).to_pylist()[0]
+        raise ProcessError(
+            f"stage {self.spec.name!r}, on_timer (key group {self.key_group}): {MAX_ROUNDS} "
+            f"{domain.value} timers of key {key} were due in one micro-batch, and one more is; its "
+            "function sets a timer that is due each time that one fires. The batch is not "
+            "committed; set the next one further ahead"
+        )
+
+    def _next_timer(self, domain: Domain) -> int:
+        if self.dirty:
+            return self.state.next_timers()[list(Domain).index(domain)]
+        stored = self.stored
+        return stored.event_timer if domain is Domain.EVENT else stored.processing_timer
+
+    def snapshot(self, barrier: Barrier, time: StageTime | None) -> Iterator[Page]:
+        """What changed since the base, then the barrier; the state is not decoded for nothing.
+
+        Args:
+            barrier: of the checkpoint.
+            time: what the stage has of event time there, if anything.
+        """
         spec, stored = self.spec, self.stored
         rows_changed = bytes_changed = 0
         if self.changed_epoch > barrier.base_id:
@@ -195,6 +281,7 @@ class Work:
             base_id=barrier.base_id,
             completed_id=barrier.completed_id,
             triggered_ms=barrier.triggered_ms,
+            payload=b"" if time is None else watermark_payload(time.output, time.status),
         )
         self.align = Alignment(self.align.inputs, snapshot=barrier.checkpoint_id)
 

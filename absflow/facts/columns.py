@@ -48,6 +48,7 @@ BARRIERS = pa.schema(
         ("stage", pa.string()),
         ("input", pa.string()),
         ("triggered_at", _TIME),
+        ("exhausted", pa.list_(pa.struct([("stage", pa.string()), ("input", pa.string())]))),
     ]
 )
 OVERTAKES = pa.schema(
@@ -107,6 +108,9 @@ _STAGE = pa.struct(
         ("backpressured", pa.float64()),
         ("backlogs", pa.list_(_BACKLOG)),
         ("sets", pa.list_(_SET)),
+        ("watermark", _TIME),
+        ("late_rows", pa.int64()),
+        ("event_time", pa.string()),
     ]
 )
 # A row of `checkpoints` that is no fact of a checkpoint: the answer to a request that got none.

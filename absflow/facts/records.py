@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from absflow.protocol import event_time
 from absflow.protocol.alignment_state import Barrier
 from absflow.protocol.checkpoints import (
     AttemptFact,
@@ -41,6 +42,7 @@ __all__ = [
     "deleted_of",
     "details_of",
     "manifest_of",
+    "micros_timestamp",
     "millis",
     "ready_of",
     "request_row",
@@ -50,6 +52,8 @@ __all__ = [
     "trigger_of",
     "written_savepoints",
 ]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ class Ready:
         sinks: place and version of each sink when the attempt began.
         published: the newest checkpoint that each on-checkpoint sink held then; 0 for none.
         on_checkpoint: the stage of each of these.
+        times: of each stage with event time what it begins with, as
+            :func:`absflow.protocol.event_time.to_json` has it.
     """
 
     control: tuple[int, int] = (0, 0)
@@ -93,6 +99,7 @@ class Ready:
     sinks: Mapping[str, Any] = field(default_factory=dict)
     published: Mapping[str, int] = field(default_factory=dict)
     on_checkpoint: Mapping[str, str] = field(default_factory=dict)
+    times: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +277,7 @@ def request_row(request: str, time_ms: int, **wanted: Any) -> dict[str, Any]:
     return {"request": request, "requested_at": timestamp(time_ms), **wanted}
 
 
-_REPORT = [each.name for each in fields(StageReport)]
+_REPORT = [each.name for each in fields(StageReport) if each.name != "time"]
 # A null is what was not measured; of `rows_out` alone it says something.
 _MEASURED = {each.name for each in fields(StageReport) if each.default == 0} - {"rows_out"}
 _LOAD = [each.name for each in fields(Load)]
@@ -278,7 +285,10 @@ _LOAD = [each.name for each in fields(Load)]
 
 def stage_row(stage: StageManifest) -> dict[str, Any]:
     """The value of one element of ``stages``."""
-    row = asdict(stage.report)
+    time = stage.report.time
+    row = {name: getattr(stage.report, name) for name in _REPORT}
+    row["watermark"] = None if time is None else micros_timestamp(time.stage.value)
+    row["event_time"] = None if time is None else event_time.to_json(time)
     row["positions"] = list(stage.report.positions.items())
     row["lineage"] = list(stage.lineage)
     row["in_flight"] = [
@@ -295,7 +305,9 @@ def stage_of(row: Mapping[str, Any]) -> StageManifest:
         ChannelState(row["stage"], **{**state, "files": tuple(state["files"] or ())})
         for state in row["in_flight"] or []
     )
-    known = {n: row[n] for n in _REPORT if n not in _MEASURED or row[n] is not None}
+    known = {n: row[n] for n in _REPORT if n not in _MEASURED or row.get(n) is not None}
+    if row.get("event_time") is not None:
+        known["time"] = event_time.from_json(row["event_time"])
     known["positions"] = dict(row["positions"] or [])
     known["in_flight"] = {state.input: state.position for state in in_flight}
     load = None
@@ -305,6 +317,11 @@ def stage_of(row: Mapping[str, Any]) -> StageManifest:
         load = Load(row["busy"], row["backpressured"], backlogs)
     sets = tuple(SetDigest(**each) for each in row.get("sets") or ())
     return StageManifest(StageReport(**known), tuple(row["lineage"]), in_flight, load, sets)
+
+
+def micros_timestamp(time: int | None) -> datetime | None:
+    """``time`` (microseconds since 1970) as an aware datetime in UTC; None for None."""
+    return None if time is None else _EPOCH + timedelta(microseconds=time)
 
 
 def timestamp(time_ms: int) -> datetime:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
@@ -76,8 +76,13 @@ class FactWriter:
         names = ("absflow", "pyspark", "delta-spark")
         self._versions = {name: version(name) for name in names}
 
-    def write_barrier(self, action: WriteBarrier) -> None:
-        """Append a trigger; root stages read it."""
+    def write_barrier(self, action: WriteBarrier, exhausted: Iterable[RootInput] = ()) -> None:
+        """Append a trigger; root stages read it.
+
+        Args:
+            action: the trigger.
+            exhausted: the root inputs that had nothing left; for event time they end with it.
+        """
         barrier = action.barrier
         self._barriers.append(
             {
@@ -88,6 +93,9 @@ class FactWriter:
                 "kind": action.kind.value,
                 "request": action.request or None,
                 "triggered_at": timestamp(barrier.triggered_ms),
+                "exhausted": [
+                    {"stage": root.stage, "input": root.name} for root in sorted(exhausted)
+                ],
             }
         )
 

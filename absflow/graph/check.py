@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from absflow.columnar.keys import check_key_type
 from absflow.columnar.spec import InputSpec, StageSpec
+from absflow.columnar.timers import timer_fields
 from absflow.errors import GraphError
 from absflow.graph.columns import check_channel, check_input, check_output, check_state
 from absflow.graph.description import _text
@@ -87,14 +88,10 @@ def check(
         inputs = []
         for given in node.inputs:
             if given in read:
-                inputs.append(InputSpec(given, by_stage[given].output, root=False))
+                timed = specs[given].timed
+                inputs.append(InputSpec(given, by_stage[given].output, root=False, timed=timed))
             else:
-                source = by_source[given]
-                inputs.append(
-                    InputSpec(
-                        given, source.schema, True, source.bounded, source.format, source.files
-                    )
-                )
+                inputs.append(_root_input(by_source[given], forwards))
         specs[name] = _spec(node, tuple(inputs), key_groups)
         upstream[name] = tuple(read)
     if edges != "channel":
@@ -102,6 +99,25 @@ def check(
     upgrades = {name: node.upgrade for name, node in by_stage.items()}
     graph = Graph(job, by_source, specs, upstream, {s.name: s for s in sinks}, upgrades)
     return _with_checked_channels(graph)
+
+
+def _root_input(source: SourceNode, forwards: bool) -> InputSpec:
+    time = source.event_time
+    if forwards and time is not None and time.late == "process":
+        raise GraphError(
+            f"source {source.name!r} is read by several inputs, and a channel does not say of its "
+            'rows whether they were late; choose another answer than late="process"'
+        )
+    return InputSpec(
+        source.name,
+        source.schema,
+        True,
+        source.bounded,
+        source.format,
+        source.files,
+        event_time=time,
+        timed=time is not None,
+    )
 
 
 def _with_checked_channels(graph: Graph) -> Graph:
@@ -233,14 +249,18 @@ def _spec(node: StageNode, inputs: tuple[InputSpec, ...], key_groups: int) -> St
     assert keys is not None  # a stage has an input
     check_state(node.name, node.key, keys, node.state)
     _check_defaults(node)
+    state = node.state
+    if node.on_timer is not None:
+        state = pa.schema([*state, *timer_fields()])
     return StageSpec(
         name=node.name,
         inputs=inputs,
         keys=keys,
-        state=node.state,
+        state=state,
         output=node.output,
         process=node.process,
         key_groups=key_groups,
+        on_timer=node.on_timer,
     )
 
 

@@ -10,8 +10,9 @@ from collections.abc import Collection
 
 import pyarrow as pa
 
-from absflow.columnar.pages import CHANNEL_FIELDS
+from absflow.columnar.pages import CHANNEL_FIELDS, TIME_FIELDS
 from absflow.columnar.state import DELETED, MODIFIED_EPOCH
+from absflow.columnar.timers import TIMER_COLUMNS
 from absflow.errors import GraphError
 from absflow.storage.delta.names import same_name, unfit
 
@@ -21,6 +22,7 @@ __all__ = ["check_channel", "check_input", "check_output", "check_state"]
 _OF_STATE = {
     MODIFIED_EPOCH,
     DELETED,
+    *TIMER_COLUMNS,
     "set_id",
     "checkpoint_id",
     "at_checkpoint",
@@ -30,7 +32,7 @@ _OF_STATE = {
 # What the difference of two checkpoints has beside the key.
 _OF_DIFFERENCES = {"before", "after"}
 # And what Spark has beside the columns of a file, by which the rows of a commit are found again.
-_OF_CHANNELS = {*(field.name for field in CHANNEL_FIELDS), "_metadata"}
+_OF_CHANNELS = {*(field.name for field in (*CHANNEL_FIELDS, *TIME_FIELDS)), "_metadata"}
 # What the SELECTs of the history call things while they are at it.
 _OF_QUERIES = "_absflow_"
 

@@ -35,6 +35,7 @@ def describe(graph: Graph) -> dict[str, dict[str, object]]:
             "output": _text(spec.output),
             "key-groups": spec.key_groups,
             "channel": graph.has_channel(name),
+            **({"event-time": [i.name for i in spec.inputs if i.timed]} if spec.timed else {}),
         }
         for name, spec in graph.stages.items()
     }
@@ -61,13 +62,15 @@ def check_unchanged(graph: Graph, before: dict[str, dict[str, object]]) -> None:
     differences += [f"stage {name!r} is new" for name in sorted(now.keys() - before.keys())]
     for name in sorted(now.keys() & before.keys()):
         for part, value in now[name].items():
-            if value == before[name][part]:
+            if value == before[name].get(part):
                 continue
             if part == "channel":
                 how = "writes a channel now" if value else "writes no channel any more"
                 differences.append(f"stage {name!r} {how} (by the graph or spark.absflow.edges)")
             else:
-                differences.append(f"{part} of stage {name!r} was {before[name][part]}, is {value}")
+                differences.append(
+                    f"{part} of stage {name!r} was {before[name].get(part)}, is {value}"
+                )
     if differences:
         raise GraphError(
             "the job's graph is not the one whose state lies under this storage root: "

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from absflow.columnar.event_time import RootTime
 from absflow.columnar.process import Process
 from absflow.columnar.restore_packer import Migration
 from absflow.columnar.spec import StageSpec
@@ -27,6 +28,7 @@ class SourceNode:
         bounded: it ends.
         format: "kafka", "parquet", ...
         files: it is Spark's file source, of any format.
+        event_time: what it says of event time; None if its rows have none.
     """
 
     name: str
@@ -34,6 +36,7 @@ class SourceNode:
     bounded: bool = False
     format: str = ""
     files: bool = False
+    event_time: RootTime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class StageNode:
         output: the output columns.
         process: the user's function per input; empty for a forwarding stage.
         upgrade: how it is restored from an earlier form of itself.
+        on_timer: the user's function for timers; None if it has none.
     """
 
     name: str
@@ -72,6 +76,7 @@ class StageNode:
     output: pa.Schema
     process: Mapping[str, Process]
     upgrade: Upgrade = field(default_factory=Upgrade)
+    on_timer: Process | None = None
 
 
 @dataclass(frozen=True, slots=True)

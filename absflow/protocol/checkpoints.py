@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from absflow.protocol.event_time import EventTime
 from absflow.protocol.load import Load
 
 __all__ = [
@@ -130,6 +131,8 @@ class StageReport:
         commit_ms: commits to channel and sinks in that micro-batch.
         async_ms: the append to the state history beside the stream, known when it is found; 0 for a
             small snapshot, which its micro-batch appends.
+        late_rows: rows of its root inputs that came late since the snapshot before.
+        time: its event time there; None if it has none.
     """
 
     stage: str
@@ -149,6 +152,8 @@ class StageReport:
     sync_ms: int = 0
     commit_ms: int = 0
     async_ms: int = 0
+    late_rows: int = 0
+    time: EventTime | None = None
 
 
 @dataclass(frozen=True, slots=True)

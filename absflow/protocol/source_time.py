@@ -92,5 +92,6 @@ def input_time(source: SourceTime) -> InputTime:
         )
         for name, newest in source.newest.items()
     ]
-    idle = all(p.status is WatermarkStatus.IDLE for p in partitions)
+    # One of which nothing is known has yet to say something.
+    idle = bool(partitions) and all(p.status is WatermarkStatus.IDLE for p in partitions)
     return InputTime(combined(partitions), WatermarkStatus.IDLE if idle else WatermarkStatus.ACTIVE)

@@ -102,6 +102,10 @@ class Layout:
         """Table: what a stage sends to its consumers in one attempt."""
         return f"{self.root}/channels/{stage}/attempt={attempt}"
 
+    def late(self, source: str) -> str:
+        """Table: the late rows of a source, of all attempts."""
+        return f"{self.root}/late/{source}"
+
     def spark_checkpoint(self, stage: str, attempt: int) -> str:
         """Directory: Spark's own checkpoint of the stage's query."""
         return f"{self.root}/work/attempt={attempt}/{stage}/spark"

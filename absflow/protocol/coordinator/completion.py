@@ -5,6 +5,7 @@ Rules of this file: plain functions over the coordinator's state.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from absflow.errors import ProtocolViolation
@@ -16,6 +17,8 @@ from absflow.protocol.checkpoints import (
 )
 from absflow.protocol.coordinator.messages import (
     DiscardReport,
+    RootInput,
+    Topology,
     Unexpected,
 )
 from absflow.protocol.coordinator.pending import (
@@ -23,8 +26,16 @@ from absflow.protocol.coordinator.pending import (
     Pending,
 )
 from absflow.protocol.lineage import extend_lineage
+from absflow.protocol.watermarks import unsettled
 
-__all__ = ["advance", "compose_manifest", "expected", "missing_stages", "subsumed"]
+__all__ = [
+    "advance",
+    "compose_manifest",
+    "expected",
+    "missing_stages",
+    "subsumed",
+    "unsettled_stages",
+]
 
 
 def missing_stages(pending: Pending) -> str:
@@ -80,6 +91,31 @@ def compose_manifest(state: Coordinator, pending: Pending) -> Manifest:
         pending.kind,
         pending.request,
     )
+
+
+def unsettled_stages(
+    manifest: Manifest, topology: Topology, exhausted: Collection[RootInput]
+) -> int:
+    """How many stages would still change by themselves behind a checkpoint.
+
+    Args:
+        manifest: the checkpoint.
+        topology: the graph.
+        exhausted: the root inputs that its trigger has said to be exhausted.
+    """
+    times = {s.report.stage: s.report.time for s in manifest.stages}
+    count = 0
+    for name, time in times.items():
+        if time is None:
+            continue
+        senders = {
+            sender: sent.stage
+            for sender in topology.upstream.get(name, ())
+            if (sent := times.get(sender)) is not None
+        }
+        mine = [r.name for r in exhausted if r.stage == name and r.name in time.stage.inputs]
+        count += unsettled(time.stage, senders, mine)
+    return count
 
 
 def _digest(pending: Pending, stage: str) -> tuple[SetDigest, ...]:

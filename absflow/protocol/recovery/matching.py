@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from absflow.protocol.checkpoints import ChannelState, Manifest, SetDigest, StageManifest
+from absflow.protocol.event_time import EventTime
 
 __all__ = ["Declared", "Fit", "StageFit", "fit", "table_of", "widens"]
 
@@ -37,6 +38,8 @@ class StageFit:
         key_groups: then and now.
         in_flight: rows on their way to the stage, each with the name of its input now.
         sets: the digests of the sets, as far as they are known.
+        time: its event time in the checkpoint, by the names that its inputs have now; None if it
+            had none.
     """
 
     stage: str
@@ -48,6 +51,7 @@ class StageFit:
     key_groups: tuple[int, int] = (0, 0)
     in_flight: tuple[tuple[str, ChannelState], ...] = ()
     sets: tuple[SetDigest, ...] = ()
+    time: EventTime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +166,17 @@ class _Fitting:
             groups,
             tuple(in_flight),
             reported.sets,
+            self._time(reported, described),
         )
+
+    def _time(self, reported: StageManifest, described: Described) -> EventTime | None:
+        time = reported.report.time
+        if time is None:
+            return None
+        before = {name: self.declared.renamed.get(name, name) for name, *_ in described["inputs"]}
+        known = time.stage.inputs
+        inputs = {name: known[old] for name, old in before.items() if old in known}
+        return replace(time, stage=replace(time.stage, inputs=inputs))
 
     def _in_flight(
         self, title: str, reported: StageManifest, old: Described, new: Described

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from absflow.errors import StorageError
-from absflow.protocol import alignment_state
+from absflow.protocol import alignment_state, event_time
 from absflow.protocol.alignment_state import Alignment
+from absflow.protocol.event_time import EventTime
 from absflow.storage.files import Files
 
 __all__ = ["AlignmentLog", "Arrived"]
@@ -31,6 +32,8 @@ class Arrived:
         positions: end offset per root input whose barrier has come.
         held_rows: most rows held at once so far.
         held_bytes: their bytes.
+        newest: of a root input with event time whose barrier has come, the greatest event time of
+            each partition there.
     """
 
     at_ms: int
@@ -38,19 +41,23 @@ class Arrived:
     positions: dict[str, str] = field(default_factory=dict)
     held_rows: int = 0
     held_bytes: int = 0
+    newest: dict[str, dict[str, int | None]] = field(default_factory=dict)
 
 
 class AlignmentLog:
     """One file per micro-batch that changed the alignment, in a directory of its own."""
 
-    def __init__(self, files: Files, directory: str, first: Alignment) -> None:
-        """Keep the log in ``directory`` of a stage that begins the attempt with ``first``."""
+    def __init__(
+        self, files: Files, directory: str, first: Alignment, time: EventTime | None
+    ) -> None:
+        """Keep the log in ``directory`` of a stage that begins the attempt with these."""
         self._files = files
         self._directory = directory
         self._first = first
+        self._time = time
         self._batches: list[int] = []
 
-    def load(self, batch_id: int) -> tuple[Alignment, dict[int, Arrived]]:
+    def load(self, batch_id: int) -> tuple[Alignment, EventTime | None, dict[int, Arrived]]:
         """What was saved by the last batch before ``batch_id``; the start if there is none.
 
         Raises:
@@ -60,20 +67,29 @@ class AlignmentLog:
         self._batches = sorted(int(name) for name in names if name.isdecimal())
         before = [n for n in self._batches if n < batch_id]
         if not before:
-            return self._first, {}
+            return self._first, self._time, {}
         path = f"{self._directory}/{before[-1]}"
         text = self._files.read(path)
         if text is None:
             raise StorageError(f"{path!r} is gone; restore the job")
-        state, _, arrived = text.partition("\n")
-        notes = json.loads(arrived).items()
-        return alignment_state.from_json(state), {int(n): Arrived(**note) for n, note in notes}
+        state, arrived, *times = text.splitlines()
+        notes = {int(n): Arrived(**note) for n, note in json.loads(arrived).items()}
+        time = event_time.from_json(times[0]) if times else None
+        return alignment_state.from_json(state), time, notes
 
-    def save(self, batch_id: int, state: Alignment, arrived: Mapping[int, Arrived]) -> None:
+    def save(
+        self,
+        batch_id: int,
+        state: Alignment,
+        time: EventTime | None,
+        arrived: Mapping[int, Arrived],
+    ) -> None:
         """Put the state after ``batch_id`` in place; a replay writes the same again."""
         notes = json.dumps({n: asdict(note) for n, note in arrived.items()})
         path = f"{self._directory}/{batch_id}"
-        self._files.write(path, f"{alignment_state.to_json(state)}\n{notes}")
+        lines = [alignment_state.to_json(state), notes]
+        lines += [] if time is None else [event_time.to_json(time)]
+        self._files.write(path, "\n".join(lines))
         self._batches = [n for n in self._batches if n != batch_id] + [batch_id]
         while len(self._batches) > _KEPT:
             self._files.delete(f"{self._directory}/{self._batches.pop(0)}")

@@ -6,7 +6,7 @@ committed; 3 to 6 are done for each stage that met a control row.
 1. rows to the channel (``txnVersion`` 2b). This action alone runs the stateful operators; the pages
    are persisted, and everything else reads those. The workers that write the rows write the batch's
    snapshots into files of the state histories, too, which no version names yet;
-2. rows to the sinks, one commit for each epoch;
+2. rows to the sinks, one commit for each epoch; late rows to their tables;
 3. snapshots whose files no worker wrote: their STATE pages to staging files;
 4. barriers to the channel (``txnVersion`` 2b + 1);
 5. the alignment after the batch;
@@ -29,7 +29,10 @@ from functools import cache
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
+from absflow.columnar.event_time import TimeReport
+from absflow.columnar.pages import SentTime
 from absflow.errors import StorageError
+from absflow.protocol.event_time import EventTime
 from absflow.spark.batch.backpressure import Backpressure
 from absflow.spark.batch.drain import Drain
 from absflow.spark.batch.outcome import (
@@ -37,8 +40,9 @@ from absflow.spark.batch.outcome import (
     StageOutcome,
     channel_control_rows,
     merge_reports,
+    split_reports,
 )
-from absflow.spark.batch.query import set_alignments
+from absflow.spark.batch.query import set_alignments, set_times
 from absflow.spark.batch.restored_rows import RestoredRows
 from absflow.spark.batch.rows import RowWriter
 from absflow.spark.batch.stage import ChainStage
@@ -94,6 +98,11 @@ class ChainBatches:
         self._after_start = True
         self.control_rows: Mapping[int, int] = {}
 
+    def event_time(self, stage: str) -> tuple[EventTime | None, int]:
+        """How far a stage has come, and its late rows since the start; for another thread."""
+        found = next(each for each in self._stages if each.spec.name == stage)
+        return found.time, found.late_total
+
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one micro-batch; called by Spark on the thread of the query."""
         try:
@@ -110,32 +119,39 @@ class ChainBatches:
         if self._restored is not None:
             self._restored.before(batch_id)
         if self._after_start:
+            offsets = self._end_offsets(batch_id)
             for stage in self._stages:
-                stage.load(batch_id)
+                stage.load(batch_id, offsets)
         snapshot = self._last.alignment.snapshot
         self._backpressure.wait(self._last.spec.name, batch_id, snapshot)
         if not self._drain.may_run(snapshot):
             raise StoppedError
         set_alignments(frame.sparkSession, {s.spec.name: s.alignment for s in self._stages})
+        set_times(frame.sparkSession, {s.spec.name: s.time for s in self._stages})
         pages = frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             self._write(pages, batch_id)
         finally:
             pages.unpersist()
+            for stage in self._stages:
+                stage.ended(clock.steady_ms())
 
     def _write(self, pages: DataFrame, batch_id: int) -> None:
         """The writes of a batch, in their order."""
         started_ms, begun_ms = clock.now_ms(), clock.steady_ms()
         epoch = self._last.alignment.epoch
+        time = None if self._last.time is None else SentTime(self._last.time.stage.output)
         if self._after_start:
-            totals, output = self._rows.write_after_start(pages, batch_id, epoch)
+            totals, output = self._rows.write_after_start(pages, batch_id, epoch, time)
         else:
-            totals, output = self._rows.write_first(pages, batch_id, epoch, self._histories())
-        outcomes = {
-            stage: merge_reports(stage.spec, reports)
-            for stage in self._stages
-            if (reports := output.reports[stage.spec.name])
-        }
+            histories = self._histories()
+            totals, output = self._rows.write_first(pages, batch_id, epoch, histories, time)
+        before = {stage: stage.time for stage in self._stages}
+        outcomes, times = self._outcomes(output, begun_ms)
+        for stage, report in times.items():
+            for name, count in report.late.items():
+                if count:
+                    self._rows.write_late(pages, stage.spec.input(name), batch_id)
         epochs = self._epochs(epoch, outcomes)
         if self._after_start:
             self._rows.check_sinks(pages, batch_id, epochs)
@@ -145,7 +161,26 @@ class ChainBatches:
         rows_ms = clock.steady_ms() - begun_ms
         if outcomes:
             self._note_control_rows(batch_id, outcomes)
-            self._write_outcomes(pages, batch_id, outcomes, output, started_ms, rows_ms)
+            self._write_outcomes(
+                pages, batch_id, outcomes, times, before, output, started_ms, rows_ms
+            )
+        for stage in self._stages:
+            if stage not in outcomes:
+                stage.save(batch_id, None, before[stage])
+
+    def _outcomes(
+        self, output: WorkerOutput, begun_ms: int
+    ) -> tuple[dict[ChainStage, StageOutcome], dict[ChainStage, TimeReport]]:
+        """What control rows have come to in the batch, and event time, by stage."""
+        outcomes, times = {}, {}
+        for stage in self._stages:
+            control, time = split_reports(stage.spec, output.reports[stage.spec.name])
+            if control:
+                outcomes[stage] = merge_reports(stage.spec, control)
+            if time is not None:
+                times[stage] = time
+                stage.take_time(time, begun_ms)
+        return outcomes, times
 
     def _note_control_rows(
         self, batch_id: int, outcomes: Mapping[ChainStage, StageOutcome]
@@ -161,6 +196,8 @@ class ChainBatches:
         pages: DataFrame,
         batch_id: int,
         outcomes: Mapping[ChainStage, StageOutcome],
+        times: Mapping[ChainStage, TimeReport],
+        before: Mapping[ChainStage, EventTime | None],
         output: WorkerOutput,
         started_ms: int,
         rows_ms: int,
@@ -180,11 +217,12 @@ class ChainBatches:
         self._rows.forward_barriers(pages, batch_id)
         barriers_ms = clock.steady_ms() - before_ms
         for stage, outcome in outcomes.items():
-            stage.save(batch_id, outcome)
+            stage.save(batch_id, outcome, before[stage])
         sync_ms = clock.steady_ms() - begun_ms - barriers_ms
-        times = BatchTimes(started_ms, sync_ms, rows_ms + barriers_ms)
+        took = BatchTimes(started_ms, sync_ms, rows_ms + barriers_ms)
         for stage, outcome in outcomes.items():
-            stage.report(outcome, snapshots[stage], batch_id, offsets, times)
+            at = times[stage].at if stage in times else {}
+            stage.report(outcome, snapshots[stage], batch_id, offsets, took, at)
 
     def _epochs(self, epoch: int, outcomes: Mapping[ChainStage, StageOutcome]) -> list[int]:
         """The epochs that the last stage may have emitted rows of in a batch, rising."""

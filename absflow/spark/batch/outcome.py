@@ -9,12 +9,19 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from absflow.columnar.event_time import TimeReport
 from absflow.columnar.spec import StageSpec
 from absflow.errors import ProtocolViolation
 from absflow.protocol import alignment_state
 from absflow.protocol.alignment_state import Alignment
 
-__all__ = ["BatchTimes", "StageOutcome", "channel_control_rows", "merge_reports"]
+__all__ = [
+    "BatchTimes",
+    "StageOutcome",
+    "channel_control_rows",
+    "merge_reports",
+    "split_reports",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,28 @@ class BatchTimes:
     started_ms: int
     sync_ms: int
     commit_ms: int
+
+
+def split_reports(
+    spec: StageSpec, reports: Sequence[tuple[int, str]]
+) -> tuple[list[tuple[int, str]], TimeReport | None]:
+    """The reports of control rows, and what the batch has come to in event time.
+
+    Args:
+        spec: the stage.
+        reports: key group and payload of its REPORT pages.
+
+    Raises:
+        ProtocolViolation: two key-group ranges have come to different times.
+    """
+    control = [(group, text) for group, text in reports if '"alignment"' in text]
+    times = {text for _, text in reports if '"alignment"' not in text}
+    if len(times) > 1:
+        raise ProtocolViolation(
+            f"stage {spec.name!r}: its key-group ranges came to {len(times)} event times, but all "
+            f"must meet the same watermarks; {sorted(times)[:2]}"
+        )
+    return control, TimeReport.from_payload(times.pop()) if times else None
 
 
 def merge_reports(spec: StageSpec, reports: Sequence[tuple[int, str]]) -> StageOutcome:

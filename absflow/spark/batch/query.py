@@ -9,12 +9,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from absflow.protocol import alignment_state
+from absflow.protocol import alignment_state, event_time
 from absflow.protocol.alignment_state import Alignment
-from absflow.spark.worker.stage_call import ARROW_ROWS, alignment_property
+from absflow.protocol.event_time import EventTime
+from absflow.spark.worker.stage_call import ARROW_ROWS, alignment_property, time_property
 from absflow.storage.session import conf_set
 
-__all__ = ["set_alignments", "start_query"]
+__all__ = ["set_alignments", "set_times", "start_query"]
 
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 _BATCHES = {
@@ -34,6 +35,13 @@ def set_alignments(spark: SparkSession, before: Mapping[str, Alignment]) -> None
         spark.sparkContext.setLocalProperty(
             alignment_property(stage), alignment_state.to_json(value)
         )
+
+
+def set_times(spark: SparkSession, before: Mapping[str, EventTime | None]) -> None:
+    """As :func:`set_alignments`, the event time of each stage; None for those without."""
+    for stage, time in before.items():
+        text = "" if time is None else event_time.to_json(time)
+        spark.sparkContext.setLocalProperty(time_property(stage), text)
 
 
 def start_query(

@@ -6,14 +6,23 @@ Before each the fence is asked whether a newer driver has started.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from absflow.columnar.pages import FORWARDED, Page, PageKind, channel_schema, control_rows
-from absflow.columnar.spec import StageSpec
+from absflow.columnar.event_time import late_table, late_unpacked
+from absflow.columnar.pages import (
+    FORWARDED,
+    Page,
+    PageKind,
+    SentTime,
+    channel_schema,
+    control_rows,
+)
+from absflow.columnar.spec import InputSpec, StageSpec
 from absflow.facts.fence import Fence
 from absflow.sinks import DeltaSink, Sink, SinkWrite
 from absflow.spark.batch.pages import Totals, is_kind, totals_columns
@@ -21,7 +30,8 @@ from absflow.spark.batch.replay import check_sink, is_in_channel
 from absflow.spark.batch.worker_output import WorkerOutput, read_reports
 from absflow.spark.worker.output_rows import unpack_function
 from absflow.spark.worker.snapshot_files import Histories, SnapshotFiles
-from absflow.storage.delta import transactions
+from absflow.storage.delta import tables, transactions
+from absflow.storage.layout import Layout
 
 __all__ = ["RowWriter"]
 
@@ -35,6 +45,7 @@ class RowWriter:
         stage: StageSpec,
         attempt: int,
         *,
+        layout: Layout,
         channel: str | None,
         sinks: dict[str, Sink],
         fence: Fence,
@@ -45,6 +56,7 @@ class RowWriter:
             job: the job's name.
             stage: the last stage of the chain.
             attempt: the job's attempt.
+            layout: of the storage root, for the tables of late rows.
             channel: the stage's channel; None if no other query reads the stage.
             sinks: the stage's sinks by name.
             fence: asked before each write.
@@ -52,6 +64,7 @@ class RowWriter:
         self._job = job
         self._stage = stage
         self._attempt = attempt
+        self._layout = layout
         self._channel = channel
         self._channel_app = f"{job}/{stage.name}/attempt={attempt}/channel"
         self._sinks = sinks
@@ -59,7 +72,7 @@ class RowWriter:
         self._fence = fence
 
     def write_after_start(
-        self, pages: DataFrame, batch_id: int, epoch: int
+        self, pages: DataFrame, batch_id: int, epoch: int, time: SentTime | None
     ) -> tuple[Totals, WorkerOutput]:
         """Write the channel's rows of the first batch behind a start, unless they are there.
 
@@ -70,19 +83,25 @@ class RowWriter:
             pages: the batch's pages, persisted.
             batch_id: the batch.
             epoch: the stage's epoch before the batch.
+            time: what it had said in event time before, if it has any.
 
         Raises:
             ReplayMismatchError: other rows are there.
         """
         totals = self._count(pages)
         if self._channel is not None:
-            rows = self._rows(pages, batch_id, is_kind(PageKind.DATA)).frame()
+            rows = self._rows(pages, batch_id, is_kind(PageKind.DATA), time=time).frame()
             if not is_in_channel(rows, self._channel, self._stage.name, batch_id, epoch):
-                self._write_channel(pages, batch_id, None)
+                self._write_channel(pages, batch_id, None, time)
         return totals, self._reports(pages, totals)
 
     def write_first(
-        self, pages: DataFrame, batch_id: int, epoch: int, histories: Histories
+        self,
+        pages: DataFrame,
+        batch_id: int,
+        epoch: int,
+        histories: Histories,
+        time: SentTime | None,
     ) -> tuple[Totals, WorkerOutput]:
         """The write that runs the operator: to the channel, else to the first sink that reads all.
 
@@ -93,7 +112,7 @@ class RowWriter:
         observed = pages.observe(observation, *totals_columns())
         side_output = partial(SnapshotFiles, histories)
         if self._channel is not None:
-            messages = self._write_channel(observed, batch_id, side_output)
+            messages = self._write_channel(observed, batch_id, side_output, time)
         elif self._whole_sink is not None:
             messages = self._write_sink(observed, self._whole_sink, batch_id, epoch, side_output)
         else:
@@ -148,7 +167,7 @@ class RowWriter:
         if not rows:
             return
         control = [Page.from_row(row) for row in rows]
-        table = control_rows(control, self._stage.output, batch_id)
+        table = control_rows(control, self._stage.output, batch_id, self._stage.timed)
         barriers = transactions.DriverRows(pages.sparkSession, table)
         words = [f"{page.kind.value.lower()} {page.checkpoint_id}" for page in control]
         note = {"rows": ", ".join(words), "stage": self._stage.name, "batch": batch_id}
@@ -156,12 +175,40 @@ class RowWriter:
         version = 2 * batch_id + 1
         transactions.append_once(barriers, self._channel, self._channel_app, version, note)
 
+    def write_late(self, pages: DataFrame, given: InputSpec, batch_id: int) -> None:
+        """Append the late rows of a source to their table, if that is where they go.
+
+        Args:
+            pages: the batch's pages, persisted.
+            given: the root input.
+            batch_id: the batch.
+        """
+        if given.event_time is None or given.event_time.late != "table":
+            return
+        schema, name, attempt = given.schema, given.name, self._attempt
+        path = self._layout.late(name)
+        tables.create(pages.sparkSession, path, late_table(schema), ["_attempt"])
+
+        def unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return late_unpacked(batches, name, schema, attempt)
+
+        rows = transactions.ArrowRows(
+            pages.where(is_kind(PageKind.LATE)), unpacked, late_table(schema)
+        )
+        app = f"{self._job}/{name}/attempt={attempt}/late"
+        self._fence.check()
+        transactions.append_once(rows, path, app, batch_id, {"rows": "late", "source": name})
+
     def _write_channel(
-        self, pages: DataFrame, batch_id: int, side_output: Callable[[], SnapshotFiles] | None
+        self,
+        pages: DataFrame,
+        batch_id: int,
+        side_output: Callable[[], SnapshotFiles] | None,
+        time: SentTime | None,
     ) -> list[str] | None:
         assert self._channel is not None
         note = {"rows": "rows", "stage": self._stage.name, "batch": batch_id}
-        rows = self._rows(pages, batch_id, is_kind(PageKind.DATA), side_output)
+        rows = self._rows(pages, batch_id, is_kind(PageKind.DATA), side_output, time)
         self._fence.check()
         version = 2 * batch_id
         return transactions.append_once(rows, self._channel, self._channel_app, version, note)
@@ -192,12 +239,13 @@ class RowWriter:
         batch_id: int | None,
         wanted: Column,
         side_output: Callable[[], SnapshotFiles] | None = None,
+        time: SentTime | None = None,
     ) -> transactions.ArrowRows:
         output = self._stage.output
-        schema = output if batch_id is None else channel_schema(output)
+        schema = output if batch_id is None else channel_schema(output, time is not None)
         if side_output is not None:
             wanted |= is_kind(PageKind.REPORT) | is_kind(PageKind.STATE)
-        make = unpack_function(output, batch_id)
+        make = unpack_function(output, batch_id, time)
         return transactions.ArrowRows(pages.where(wanted), make, schema, side_output)
 
     def _count(self, pages: DataFrame) -> Totals:

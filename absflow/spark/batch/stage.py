@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from absflow.columnar.event_time import TimeReport
 from absflow.columnar.pages import PageKind
 from absflow.columnar.spec import StageSpec
 from absflow.errors import ProtocolViolation
 from absflow.facts.fence import Fence
-from absflow.protocol import alignment_state
+from absflow.protocol import alignment_state, event_time
 from absflow.protocol.checkpoints import FailureReason, StageReport
 from absflow.protocol.coordinator.messages import (
     CheckpointFailed,
@@ -26,6 +28,8 @@ from absflow.protocol.coordinator.messages import (
     HeldTooMuch,
     StageReported,
 )
+from absflow.protocol.event_time import EventTime
+from absflow.protocol.watermarks import StageTime
 from absflow.settings.reading import Settings
 from absflow.spark.batch.alignment_log import AlignmentLog, Arrived
 from absflow.spark.batch.handover import SnapshotHandover, StagedPages
@@ -34,6 +38,7 @@ from absflow.spark.batch.pages import is_kind
 from absflow.spark.batch.snapshots import SnapshotAppender
 from absflow.spark.batch.worker_output import WorkerOutput
 from absflow.spark.model import source_index
+from absflow.spark.sources.kafka import partitions_in
 from absflow.spark.sources.positions import SourceLogs
 from absflow.spark.stream.pages import write_pages
 from absflow.storage.delta.data_files import PlainTable
@@ -54,6 +59,7 @@ class ChainStage:
         files: Files,
         *,
         restored: int,
+        time: EventTime | None,
         appender: SnapshotAppender,
         settings: Settings,
         fence: Fence,
@@ -67,6 +73,7 @@ class ChainStage:
             attempt: the job's attempt.
             files: for the alignment log and those of the sources.
             restored: the checkpoint that the attempt began with; 0 if none.
+            time: the event time that it began with; None if the stage has none.
             appender: takes the snapshots.
             settings: the job's.
             fence: asked before each write.
@@ -74,7 +81,9 @@ class ChainStage:
         """
         self.spec = spec
         self.alignment = spec.start(restored)
-        self._log = AlignmentLog(files, layout.alignment(spec.name, attempt), self.alignment)
+        self.time = time
+        directory = layout.alignment(spec.name, attempt)
+        self._log = AlignmentLog(files, directory, self.alignment, time)
         self._staging = layout.staging(spec.name, attempt)
         self._source_logs = SourceLogs(files, layout, spec, attempt)
         self._appender = appender
@@ -86,14 +95,57 @@ class ChainStage:
         self._too_much: set[int] = set()
         # Since the last snapshot. Rows that go on within the chain are seen by executors only.
         self._rows_out: int | None = None
+        self._late_rows = self.late_total = 0
+        self._ended_ms: int | None = None
 
-    def load(self, batch_id: int) -> None:
-        """Go on where the last batch before ``batch_id`` left the stage."""
-        self.alignment, self._arrived = self._log.load(batch_id)
+    def load(self, batch_id: int, offsets: Callable[[], Sequence[str]]) -> None:
+        """Go on where the last batch before ``batch_id`` left the stage.
+
+        Args:
+            batch_id: the first batch of this start of the query.
+            offsets: the end offsets of its sources.
+        """
+        self.alignment, self.time, self._arrived = self._log.load(batch_id)
+        if self.time is not None:
+            # How long a partition has said nothing is counted anew.
+            self.time = replace(self.time, quiet_ms={})
+            self._know_partitions(offsets)
+
+    def _know_partitions(self, offsets: Callable[[], Sequence[str]]) -> None:
+        """The partitions of Kafka count from the start, though none of their rows has come."""
+        assert self.time is not None
+        known = {
+            given.name: partitions_in(offsets()[source_index(self.spec, given.name)])
+            for given in self.spec.inputs
+            if given.event_time is not None and given.event_time.ordered
+        }
+        self.time = event_time.with_partitions(self.time, known)
 
     def count_emitted(self, rows: int) -> None:
         """Note what a batch has emitted."""
         self._rows_out = (self._rows_out or 0) + rows
+
+    def take_time(self, report: TimeReport, started_ms: int) -> None:
+        """Go on from the event time that a batch has come to.
+
+        Args:
+            report: what the key groups say.
+            started_ms: when the batch began, by the steady clock.
+        """
+        waited_ms = 0 if self._ended_ms is None else max(0, started_ms - self._ended_ms)
+        idle = {
+            given.name: given.event_time.idle_ms
+            for given in self.spec.inputs
+            if given.event_time is not None and given.event_time.idle_ms is not None
+        }
+        self.time = event_time.counted_idle(report.time, waited_ms, report.brought, idle)
+        late = sum(report.late.values())
+        self._late_rows += late
+        self.late_total += late
+
+    def ended(self, now_ms: int) -> None:
+        """A batch is over, by the steady clock: from now on its query waits for rows."""
+        self._ended_ms = now_ms
 
     def note_arrivals(
         self, outcome: StageOutcome, offsets: Callable[[], Sequence[str]], started_ms: int
@@ -137,6 +189,8 @@ class ChainStage:
             self._fence.check()
             self._source_logs.keep(name, position)
             note.positions[name] = position
+        if self.time is not None and name in self.time.sources:
+            note.newest.setdefault(name, dict(self.time.sources[name].newest))
 
     def history(self) -> tuple[PlainTable, pa.Schema] | None:
         """Of :meth:`absflow.spark.batch.snapshots.SnapshotAppender.history`."""
@@ -192,12 +246,19 @@ class ChainStage:
         write_pages(mine, path, "overwrite", self._settings.page_max_bytes)
         return StagedPages(path)
 
-    def save(self, batch_id: int, outcome: StageOutcome) -> None:
-        """Make the alignment after the batch durable."""
-        if outcome.after != self.alignment:
+    def save(self, batch_id: int, outcome: StageOutcome | None, before: EventTime | None) -> None:
+        """Make the alignment and the event time after the batch durable.
+
+        Args:
+            batch_id: the batch.
+            outcome: of the batch; None if no control row has come.
+            before: the event time before it.
+        """
+        after = self.alignment if outcome is None else outcome.after
+        if after != self.alignment or self.time != before:
             self._fence.check()
-            self._log.save(batch_id, outcome.after, self._arrived)
-            self.alignment = outcome.after
+            self._log.save(batch_id, after, self.time, self._arrived)
+            self.alignment = after
 
     def report(
         self,
@@ -206,6 +267,7 @@ class ChainStage:
         batch_id: int,
         offsets: Callable[[], Sequence[str]],
         times: BatchTimes,
+        at: Mapping[int, StageTime],
     ) -> None:
         """Report the batch's snapshots to the coordinator, and hand them to their thread.
 
@@ -215,11 +277,11 @@ class ChainStage:
             batch_id: the batch.
             offsets: the end offsets of the sources of the batch.
             times: of the batch.
+            at: what the stage had in event time at each snapshot, if anything.
         """
         for checkpoint_id in sorted(outcome.snapshots):
-            self._post(
-                StageReported(self._report(checkpoint_id, outcome, batch_id, offsets, times))
-            )
+            report = self._report(checkpoint_id, outcome, batch_id, offsets, times)
+            self._post(StageReported(replace(report, time=self._time_at(checkpoint_id, at))))
             self._appender.submit(snapshots[checkpoint_id])
         for checkpoint_id in sorted(outcome.skipped):
             cause = f"stage {self.spec.name}"
@@ -227,6 +289,17 @@ class ChainStage:
         settled = outcome.after.snapshot
         self._arrived = {n: note for n, note in self._arrived.items() if n > settled}
         self._too_much = {n for n in self._too_much if n > settled}
+
+    def _time_at(self, checkpoint_id: int, at: Mapping[int, StageTime]) -> EventTime | None:
+        """Event time at a snapshot; of its root inputs as it was where their barriers came."""
+        if self.time is None:
+            return None
+        newest = self._arrived[checkpoint_id].newest
+        sources = {
+            name: replace(source, newest=newest.get(name, source.newest))
+            for name, source in self.time.sources.items()
+        }
+        return EventTime(at.get(checkpoint_id, self.time.stage), sources)
 
     def _report(
         self,
@@ -240,6 +313,7 @@ class ChainStage:
         rows_out = self._rows_out
         if rows_out is not None:
             self._rows_out = 0
+        late_rows, self._late_rows = self._late_rows, 0
         return StageReport(
             stage=self.spec.name,
             checkpoint_id=checkpoint_id,
@@ -262,4 +336,5 @@ class ChainStage:
             alignment_ms=max(0, times.started_ms - note.at_ms),
             sync_ms=times.sync_ms,
             commit_ms=times.commit_ms,
+            late_rows=late_rows,
         )

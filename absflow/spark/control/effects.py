@@ -14,6 +14,7 @@ from absflow.protocol.checkpoints import (
     Manifest,
 )
 from absflow.protocol.coordinator import machine, triggers
+from absflow.protocol.coordinator.completion import unsettled_stages
 from absflow.protocol.coordinator.messages import (
     Action,
     CheckpointFailed,
@@ -190,8 +191,9 @@ class CoordinatorEffects:
 
     def _trigger(self, action: WriteBarrier) -> Event:
         barrier = action.barrier
+        exhausted = self.state.exhausted_before(barrier.checkpoint_id)
         try:
-            self._tables.write_barrier(action)
+            self._tables.write_barrier(action, exhausted)
         except StorageError as error:
             return CheckpointFailed(barrier.checkpoint_id, FailureReason.TRIGGER_FAILED, str(error))
         return TriggerWritten(barrier.checkpoint_id)
@@ -218,4 +220,6 @@ class CoordinatorEffects:
         if manifest.request:
             self._answer(manifest.request, checkpoint_id)
         in_flight = sum(state.rows for stage in manifest.stages for state in stage.in_flight)
+        exhausted = self.state.exhausted_before(checkpoint_id)
+        in_flight += unsettled_stages(manifest, self.state.topology, exhausted)
         return CompletionWritten(checkpoint_id, clock.steady_ms(), in_flight)

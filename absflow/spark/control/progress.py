@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from absflow.protocol.load import Load
 from absflow.protocol.retention.failures import Failure
@@ -21,12 +22,16 @@ class StageProgress:
         total_rows: rows of data that its query has read since the start.
         rows_per_second: of its newest batch; 0 while it has nothing to do.
         load: how busy it is, and how far behind the stages before it.
+        watermark: no row comes any more with an event time up to this (UTC); None if it has none.
+        late_rows: rows of its sources that have come late since its query was started.
     """
 
     batch_id: int = -1
     total_rows: int = 0
     rows_per_second: float = 0.0
     load: Load = field(default_factory=Load)
+    watermark: datetime | None = None
+    late_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class Queries:
     def progress(self) -> dict[str, StageProgress]:
         """How far each stage is."""
         return {
-            name: replace(query.progress, load=self._backpressure.load(name))
+            name: replace(query.time_progress(name), load=self._backpressure.load(name))
             for query in self._queries
             for name in query.names
         }

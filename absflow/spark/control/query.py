@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from absflow.columnar.spec import StageSpec
+from absflow.facts.records import micros_timestamp
 from absflow.protocol.coordinator.messages import Event
 from absflow.protocol.restarts import Restarts
 from absflow.spark.batch.backpressure import Backpressure
@@ -140,6 +142,12 @@ class ChainQuery:
         control = self._running.control_rows.get(batch.batch_id, 0) if self._running else 0
         return max(0, read - control)
 
+    def time_progress(self, stage: str) -> StageProgress:
+        """How far a stage of it is, with event time."""
+        time, late = self._running.event_time(stage) if self._running else (None, 0)
+        watermark = None if time is None else micros_timestamp(time.stage.value)
+        return replace(self.progress, watermark=watermark, late_rows=late)
+
     def last_progress(self) -> dict[str, Any] | None:
         """Of its newest trigger, also if that made no batch; None before the first."""
         if self.query is None:
@@ -162,6 +170,7 @@ class ChainQuery:
                 prepared.attempt,
                 self._files,
                 restored=prepared.origin.checkpoint_id if prepared.origin else 0,
+                time=prepared.times.get(name),
                 appender=appender,
                 settings=self._job.settings,
                 fence=prepared.claim.fence,
@@ -173,6 +182,7 @@ class ChainQuery:
             self._job.graph.job,
             self._job.graph.stages[last],
             prepared.attempt,
+            layout=prepared.layout,
             channel=(
                 prepared.layout.channel(last, prepared.attempt)
                 if self._job.graph.has_channel(last)

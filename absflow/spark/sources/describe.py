@@ -70,8 +70,8 @@ def check_source(name: str, frame: DataFrame) -> None:
             )
         if node.nodeName() == "EventTimeWatermark":
             raise GraphError(
-                f"source {name!r} has a watermark, but absflow has no event time yet, and no stage "
-                "would see it; leave withWatermark out"
+                f"source {name!r} has a watermark of Spark's, which no stage would see; leave "
+                "withWatermark out, and declare source(..., event_time=..., watermark=...)"
             )
     streams = sum(node.children().isEmpty() for node in nodes)
     if streams != 1:

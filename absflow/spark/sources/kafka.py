@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from absflow.errors import StorageError
 
-__all__ = ["Offsets", "admin_client", "available_offsets"]
+__all__ = ["Offsets", "admin_client", "available_offsets", "partitions_in"]
 
 _PREFIX = "kafka."
 
@@ -64,6 +64,15 @@ def available_offsets(
         ) from error
     finally:
         admin.close()
+
+
+def partitions_in(position: str) -> list[str]:
+    """The topic-partitions of a recorded position, as ``topic/partition``."""
+    return [
+        f"{topic}/{partition}"
+        for topic, partitions in json.loads(position).items()
+        for partition in partitions
+    ]
 
 
 def admin_client(spark: SparkSession, options: Mapping[str, str]) -> Any:

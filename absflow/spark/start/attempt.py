@@ -33,9 +33,11 @@ from absflow.facts.published import published_by
 from absflow.facts.records import Ready, attempts_of
 from absflow.facts.writer import FactWriter
 from absflow.graph.description import describe, fingerprint, topology
+from absflow.protocol import event_time
 from absflow.protocol.checkpoints import AttemptFact
 from absflow.protocol.coordinator.messages import Action, Policy
 from absflow.protocol.coordinator.pending import Coordinator
+from absflow.protocol.event_time import EventTime
 from absflow.protocol.recovery import publication
 from absflow.protocol.recovery.attempts import Attempt, Origin, Restore
 from absflow.protocol.recovery.publication import Publication
@@ -43,6 +45,7 @@ from absflow.settings.reading import Settings
 from absflow.spark.model import ControlStart, JobSpec
 from absflow.spark.start.decision import StartDecision, decide_start
 from absflow.spark.start.ranges import choose_ranges
+from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.start.restore_run import bring_state, put_sinks_back
 from absflow.spark.start.row_order import RowOrder, row_order_conf, row_order_now
 from absflow.spark.worker.installed import check_workers
@@ -74,6 +77,7 @@ class PreparedAttempt:
         recovered: what the coordinator asks for before anything else.
         publications: by on-checkpoint sink, what must be published before anything else.
         newest_completed: the newest completed checkpoint on the branch; 0 if there is none.
+        times: of each stage with event time what it began the attempt with.
     """
 
     layout: Layout
@@ -89,6 +93,7 @@ class PreparedAttempt:
     recovered: tuple[Action, ...]
     publications: Mapping[str, Sequence[Publication]]
     newest_completed: int
+    times: Mapping[str, EventTime]
 
 
 def prepare_attempt(root: StorageRoot, job: JobSpec) -> PreparedAttempt:
@@ -170,6 +175,7 @@ def _prepare(
         recovered=recovered,
         publications=_publications(root, job, decision, ready, facts),
         newest_completed=coordinator.completed_id or (origin.checkpoint_id if origin else 0),
+        times={name: event_time.from_json(text) for name, text in ready.times.items()},
     )
 
 
@@ -234,7 +240,10 @@ def _create_tables(
             path = root.layout.state(histories[name])
             tables.create(root.spark, path, columns, ["set_id"], tables.JOB_PROPERTIES)
         if job.graph.has_channel(name):
-            path, columns = root.layout.channel(name, attempt), channel_schema(spec.output)
+            path, columns = (
+                root.layout.channel(name, attempt),
+                channel_schema(spec.output, spec.timed),
+            )
             tables.create(root.spark, path, columns, ["_epoch"], tables.CHANNEL_PROPERTIES)
 
 
@@ -264,7 +273,26 @@ def _make_ready(
         sinks={name: sink.position(root.spark) for name, sink in job.sinks.items()},
         published=_published(root, job, decision),
         on_checkpoint=dict(job.graph.published),
+        times=_times(job, decision.restore),
     )
+
+
+def _times(job: JobSpec, restore: RestorePlan | None) -> dict[str, str]:
+    """What each stage with event time begins the attempt with."""
+    begun = {name: spec.begin_time() for name, spec in job.graph.stages.items()}
+    fits = {fit.stage: fit for fit in restore.stages} if restore else {}
+    times = {name: time for name, time in begun.items() if time is not None}
+    if restore is not None:
+        for name, time in times.items():
+            senders = {
+                given.name: sent
+                for given in job.graph.stages[name].inputs
+                if given.name in fits and (sent := fits[given.name].time) is not None
+            }
+            times[name] = event_time.restored(
+                time, fits[name].time, restore.origin.checkpoint_id, senders
+            )
+    return {name: event_time.to_json(time) for name, time in times.items()}
 
 
 def _published(root: StorageRoot, job: JobSpec, decision: StartDecision) -> dict[str, int]:

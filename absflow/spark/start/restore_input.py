@@ -131,7 +131,7 @@ def bring_in_flight(
         )
     )
     directory = root.layout.in_flight(spec.name, plan.attempt)
-    write_pages(data_pages(rows, spec, name, page_bytes), directory, "append", page_bytes)
+    write_pages(data_pages(rows, spec, name, page_bytes, 1), directory, "append", page_bytes)
     written = root.spark.read.schema(PAGE_TYPE).parquet(directory)
     mine = F.col("input") == name
     count = written.where(mine).agg(F.sum("rows")).collect()[0][0] or 0

@@ -58,7 +58,8 @@ def chain_pages(
         restored: of each stage, the directory of its restored pages; empty if the attempt began
             with nothing.
     """
-    parts = _first_parts(root, job, job.graph.stages[chain[0]], attempt, control)
+    first = job.graph.stages[chain[0]]
+    parts = _first_parts(root, job, first, attempt, control, len(ranges[first.name]))
     return _chained(root, job, chain, attempt, parts, ranges, restored)
 
 
@@ -68,6 +69,7 @@ def _first_parts(
     spec: StageSpec,
     attempt: int,
     control: ControlStart,
+    ranges: int,
 ) -> list[DataFrame]:
     """What the first stage of a chain reads, as pages."""
     spark, layout, parts = root.spark, root.layout, []
@@ -77,7 +79,7 @@ def _first_parts(
         else:
             bytes_per_trigger = job.settings.channel_max_bytes_per_trigger
             rows = _channel(spark, layout.channel(given.name, attempt), bytes_per_trigger)
-        parts.append(data_pages(rows, spec, given.name, job.settings.page_max_bytes))
+        parts.append(data_pages(rows, spec, given.name, job.settings.page_max_bytes, ranges))
     roots = [given.name for given in spec.inputs if given.root]
     if roots:
         table = _control_table(spark, layout.barriers, control.barriers)
@@ -105,7 +107,9 @@ def _chained(
         pages = reduce(DataFrame.union, parts)
         grouped = by_range(pages, spec.key_groups, ranges[spec.name])
         page_bytes = job.settings.page_max_bytes
-        edge = None if behind is None else packer_for(behind, behind.inputs[0], page_bytes)
+        edge = None
+        if behind is not None:
+            edge = packer_for(behind, behind.inputs[0], page_bytes, len(ranges[behind.name]))
         run = stage_function(spec, files, edge, page_bytes)
         parts = [
             grouped.applyInPandasWithState(

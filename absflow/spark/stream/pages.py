@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from absflow.columnar.event_time import watermark_payload
 from absflow.columnar.pages import PAGE_SCHEMA, PageKind
 from absflow.columnar.spec import StageSpec
+from absflow.protocol.watermarks import WatermarkStatus
 from absflow.spark.worker.any_names import map_in_arrow
 from absflow.spark.worker.packing import pack_function
 
@@ -20,9 +22,11 @@ PAGE_TYPE = from_arrow_schema(PAGE_SCHEMA)
 _READ_BYTES = 64 << 20
 
 
-def data_pages(rows: DataFrame, spec: StageSpec, name: str, page_bytes: int) -> DataFrame:
-    """The rows of an input as DATA pages for the key groups of a stage."""
-    return map_in_arrow(rows, pack_function(spec, spec.input(name), page_bytes), PAGE_TYPE)
+def data_pages(
+    rows: DataFrame, spec: StageSpec, name: str, page_bytes: int, ranges: int
+) -> DataFrame:
+    """The rows of an input as DATA pages for the key groups of a stage of so many ranges."""
+    return map_in_arrow(rows, pack_function(spec, spec.input(name), page_bytes, ranges), PAGE_TYPE)
 
 
 def write_pages(pages: DataFrame, directory: str, mode: str, page_bytes: int) -> None:
@@ -61,7 +65,16 @@ def barrier_pages(table: DataFrame, spec: StageSpec, roots: list[str], attempt: 
         base_id=F.coalesce("base_id", F.lit(0)),
         completed_id=F.coalesce("completed_id", F.lit(0)),
         triggered_ms=F.unix_millis("triggered_at"),
+        payload=_time_of_barrier(spec) if spec.timed else F.lit(b""),
     )
+
+
+def _time_of_barrier(spec: StageSpec) -> Column:
+    """That an input ends with this barrier, if it does; for event time only."""
+    me = F.struct(F.lit(spec.name).alias("stage"), F.col("root").alias("input"))
+    said = watermark_payload(None, WatermarkStatus.ENDED)
+    ended = F.coalesce(F.array_contains("exhausted", me), F.lit(False))
+    return F.when(ended, F.lit(said)).otherwise(F.lit(b""))
 
 
 def overtake_pages(table: DataFrame, spec: StageSpec, attempt: int) -> DataFrame:

@@ -20,7 +20,7 @@ from absflow.columnar.pages import PAGE_SCHEMA, Page, PageKind, in_parts
 from absflow.columnar.spec import StageSpec
 from absflow.columnar.stage import Batch, run_range
 from absflow.errors import ProtocolViolation
-from absflow.protocol import alignment_state
+from absflow.protocol import alignment_state, event_time
 from absflow.storage.state_files import MountedStateFiles
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "freeze_loaded_modules",
     "stage_function",
     "this_task",
+    "time_property",
 ]
 
 # ``spark.sql.execution.arrow.maxRecordsPerBatch`` of the queries of a job.
@@ -42,6 +43,11 @@ def alignment_property(stage: str) -> str:
     return f"absflow.alignment.{stage}"
 
 
+def time_property(stage: str) -> str:
+    """The local property that has the stage's event time before the batch, if it has any."""
+    return f"absflow.event-time.{stage}"
+
+
 def stage_function(
     spec: StageSpec, files: MountedStateFiles | None, edge: Packer | None, page_bytes: int
 ) -> Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
@@ -53,7 +59,7 @@ def stage_function(
         edge: packs what the stage emits for the stage behind a direct edge; None if there is none.
         page_bytes: a page has at most so many bytes.
     """
-    property_ = alignment_property(spec.name)
+    property_, of_time = alignment_property(spec.name), time_property(spec.name)
 
     def run(
         _range: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
@@ -66,7 +72,13 @@ def stage_function(
                 f"stage {spec.name!r} was run outside of its micro-batch; its frame belongs to "
                 "absflow and must not be used elsewhere"
             )
-        batch = Batch(number, state.getCurrentProcessingTimeMs(), alignment_state.from_json(before))
+        text = task.getLocalProperty(of_time) if spec.timed else None
+        batch = Batch(
+            number,
+            state.getCurrentProcessingTimeMs(),
+            alignment_state.from_json(before),
+            event_time.from_json(text) if text else None,
+        )
         (stored,) = state.get if state.exists else (b"",)
 
         def emitted() -> Iterator[Page]:

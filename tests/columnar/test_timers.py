@@ -1,0 +1,252 @@
+"""Timers in a stage without Spark: set, fired in rounds, deleted, kept with the state."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from stage_cases import KEYS, run
+
+from absflow.columnar import work
+from absflow.columnar.event_time import TIME_TYPE, RootTime, TimeReport
+from absflow.columnar.packing import Packer
+from absflow.columnar.pages import Page, PageKind, decode, pages_of
+from absflow.columnar.process import Result
+from absflow.columnar.spec import InputSpec, StageSpec
+from absflow.columnar.stage import Batch, run_range
+from absflow.columnar.stored import in_range, load
+from absflow.columnar.timers import NEVER, timer_fields
+from absflow.errors import ProcessError
+from absflow.protocol import alignment
+
+ROWS = pa.schema([("k", pa.string()), ("ts", TIME_TYPE), ("v", pa.int64())])
+STATE = pa.schema([("n", pa.int64())])
+OUTPUT = pa.schema(
+    [("k", pa.string()), ("at", pa.int64()), ("name", pa.string()), ("n", pa.int64())]
+)
+GROUPS = 4
+
+
+def spec_of(process, on_timer, delay=0):
+    time = RootTime("ts", delay)
+    given = InputSpec("rows", ROWS, True, event_time=time, timed=True)
+    state = pa.schema([*STATE, *timer_fields()])
+    return StageSpec("windows", (given,), KEYS, state, OUTPUT, {"rows": process}, GROUPS, on_timer)
+
+
+class Stage:
+    """All key groups of a stage as one range, through its micro-batches."""
+
+    def __init__(self, spec):
+        self.spec, self.stored, self.number = spec, b"", 0
+        self.time, self.alignment = spec.begin_time(), alignment.start(["rows"])
+
+    def batch(self, rows=(), barrier=0, now_ms=0):
+        """Run one; the rows (key, time, value) come in this order. What it emits, by page kind."""
+        given = self.spec.input("rows")
+        packer = Packer("rows", ROWS, ("k",), GROUPS, True, event_time=given.event_time, timed=True)
+        columns = list(zip(*rows, strict=True)) or [()] * 3
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, ROWS, strict=True)]
+        batches = [pa.RecordBatch.from_arrays(arrays, schema=ROWS)] if rows else []
+        pages = [p for made in packer.pack(batches, 0, self.time) for p in pages_of(made)]
+        if barrier:
+            pages += [Page(g, PageKind.BARRIER, "rows", barrier) for g in range(GROUPS)]
+        batch = Batch(self.number, now_ms, self.alignment, self.time)
+        out, self.stored = run(run_range(self.spec, batch, pages, self.stored))
+        self.number += 1
+        reports = [p for p in out if p.kind is PageKind.REPORT and b'"alignment"' not in p.payload]
+        for page in reports:
+            self.time = TimeReport.from_payload(page.payload.decode()).time
+        if barrier:
+            events = [alignment.BarrierArrived("rows", alignment.Barrier(barrier))]
+            self.alignment, _ = alignment.run(self.alignment, events)
+        return out
+
+    def fired(self, *args, **kwargs):
+        """What the batch emits, as (key, time, name, n)."""
+        out = self.batch(*args, **kwargs)
+        rows = [decode(p.payload, OUTPUT, "") for p in out if p.kind is PageKind.DATA]
+        return sorted(tuple(row.values()) for batch in rows for row in batch.to_pylist())
+
+    def state(self):
+        kept = in_range(self.stored, "") if self.stored else {}
+        tables = [load(k, KEYS, self.spec.state, None, "").flat().table for k in kept.values()]
+        return {row["k"]: row for t in tables for row in t.to_pylist() if not row["_deleted"]}
+
+
+def counting(rows, state, context):
+    """Counts rows, and sets a timer at the value of each, named after it if it is odd."""
+    seen = np.bincount(context.key_of_row, minlength=state.num_rows)
+    before = state["n"].fill_null(0).to_numpy()
+    now = state.set_column(1, "n", pa.array(before + seen))
+    names = ["odd" if v % 2 else "" for v in rows["v"].to_pylist()]
+    timers = pa.table({"k": rows["k"], "time": rows["v"].cast(TIME_TYPE), "name": pa.array(names)})
+    return Result(state=now, timers=timers)
+
+
+def emitting(rows, state, context):
+    at = rows["time"].cast(pa.int64())
+    return Result(pa.table([rows["k"], at, rows["name"], state["n"]], schema=OUTPUT))
+
+
+def test_a_timer_fires_when_the_watermark_has_come_to_it():
+    stage = Stage(spec_of(counting, emitting))
+    assert stage.fired([("a", 10, 20), ("b", 11, 12)]) == []
+    assert stage.time.stage.value == 10
+    # The watermark is the newest time less one: 12 is reached by a row of 13.
+    assert stage.fired([("c", 13, 99)]) == [("b", 12, "", 1)]
+    assert stage.fired([("c", 40, 98)]) == [("a", 20, "", 1)]
+    assert stage.fired([("c", 41, 97)]) == []
+
+
+def test_a_timer_is_one_of_its_key_time_and_name():
+    stage = Stage(spec_of(counting, emitting))
+    stage.batch([("a", 1, 21), ("a", 1, 21), ("a", 1, 20), ("b", 1, 21)])
+    (timers,) = (stage.state()["a"]["_event_timers"],)
+    assert [(t["time"].microsecond, t["name"]) for t in timers] == [(20, ""), (21, "odd")]
+    fired = stage.fired([("a", 50, 99)])
+    assert fired == [("a", 20, "", 4), ("a", 21, "odd", 4), ("b", 21, "odd", 1)]
+    assert stage.state()["b"]["_event_timers"] is None
+
+
+def test_timers_of_a_key_fire_in_the_order_of_their_times_each_on_what_the_other_left():
+    def adding(rows, state, context):
+        now = pa.array([n * 10 + 1 for n in state["n"].to_pylist()])
+        result = emitting(rows, state, context)
+        return replace(result, state=state.set_column(1, "n", now))
+
+    stage = Stage(spec_of(counting, adding))
+    stage.batch([("a", 1, 4), ("a", 1, 2), ("a", 1, 8), ("b", 1, 2)])
+    assert stage.fired([("c", 9, 99)]) == [
+        ("a", 2, "", 3), ("a", 4, "", 31), ("a", 8, "", 311), ("b", 2, "", 1)
+    ]  # fmt: skip
+
+
+def test_a_timer_that_a_timer_sets_fires_in_the_same_batch_if_it_is_due():
+    def again(rows, state, context):
+        times = rows["time"].cast(pa.int64()).to_numpy()
+        timers = pa.table({"k": rows["k"], "time": pa.array(times + 10).cast(TIME_TYPE)})
+        return replace(emitting(rows, state, context), timers=timers)
+
+    stage = Stage(spec_of(counting, again))
+    stage.batch([("a", 1, 4)])
+    assert [at for _, at, _, _ in stage.fired([("c", 36, 99)])] == [4, 14, 24, 34]
+    assert [at for _, at, _, _ in stage.fired([("c", 45, 98)])] == [44]
+
+
+def test_trap_10_a_timer_that_sets_itself_again_and_again_is_an_error_with_its_key(monkeypatch):
+    monkeypatch.setattr("absflow.columnar.work.MAX_ROUNDS", 20)
+
+    def endless(rows, state, context):
+        times = rows["time"].cast(pa.int64()).to_numpy()
+        return Result(
+            timers=pa.table({"k": rows["k"], "time": pa.array(times + 1).cast(TIME_TYPE)})
+        )
+
+    stage = Stage(spec_of(counting, endless))
+    stage.batch([("a", 1, 4)])
+    with pytest.raises(ProcessError, match=r"20 event timers of key \{'k': 'a'\} were due in one"):
+        stage.batch([("c", 1_000, 2_000)])
+
+
+def test_a_timer_in_the_past_is_an_error_that_names_the_key_and_both_times():
+    stage = Stage(spec_of(counting, emitting))
+    stage.batch([("a", 1_000, 2_000)])
+    expected = r"event time 1970-01-01T00:00:00.000005\+00:00 for key \{'k': 'b'\}, but that key"
+    with pytest.raises(ProcessError, match=expected):
+        stage.batch([("b", 1_001, 5)])
+
+
+@pytest.mark.parametrize(
+    ("timers", "expected"),
+    [
+        ({"k": ["a"], "time": [None]}, r"no time for key \{'k': 'a'\}"),
+        ({"k": ["z"], "time": [9]}, r"timers for key \{'k': 'z'\}, which none of the rows has"),
+        ({"k": ["a"], "when": [9]}, r"timers has columns \['k', 'when'\]"),
+        ({"k": ["a"], "time": [9], "domain": ["day"]}, r"has the domain 'day', must be one of"),
+    ],
+)
+def test_timers_that_cannot_be_are_errors(timers, expected):
+    def setting(rows, state, context):
+        table = pa.table(timers)
+        if "time" in timers:
+            place = table.column_names.index("time")
+            times = table["time"].cast(pa.int64()).cast(TIME_TYPE)
+            table = table.set_column(place, "time", times)
+        return Result(state=state, timers=table)
+
+    stage = Stage(spec_of(setting, emitting))
+    with pytest.raises(ProcessError, match=expected):
+        stage.batch([("a", 1, 2)])
+
+
+def test_a_key_that_is_deleted_has_no_timers_and_cannot_be_given_one():
+    def deleting(rows, state, context):
+        return Result(delete=[True] * state.num_rows)
+
+    stage = Stage(spec_of(counting, deleting))
+    stage.batch([("a", 1, 4), ("a", 1, 8)])
+    stage.batch([("c", 6, 99)])
+    assert set(stage.state()) == {"c"}
+
+    def both(rows, state, context):
+        return replace(
+            deleting(rows, state, context), timers=pa.table({"k": rows["k"], "time": rows["ts"]})
+        )
+
+    stage = Stage(spec_of(both, emitting))
+    with pytest.raises(ProcessError, match=r"deletes key .* and sets a timer for it"):
+        stage.batch([("a", 1, 4)])
+
+
+def test_timers_are_deleted_by_name_and_time_and_deleting_none_does_nothing():
+    def cancelling(rows, state, context):
+        if context.time_ms:
+            gone = pa.table({"k": ["a", "a"], "time": pa.array([4, 5]).cast(TIME_TYPE)})
+            return Result(delete_timers=gone)
+        return counting(rows, state, context)
+
+    stage = Stage(spec_of(cancelling, emitting))
+    stage.batch([("a", 1, 4), ("a", 1, 6)])
+    stage.batch([("a", 2, 0)], now_ms=1)
+    assert stage.fired([("c", 20, 99)]) == [("a", 6, "", 2)]
+
+
+def test_a_timer_fires_before_the_barrier_that_says_so():
+    """Its rows and its change are of the epoch of the barrier behind which the watermark stands."""
+    stage = Stage(spec_of(counting, emitting))
+    stage.batch([("a", 1, 4)])
+    out = stage.batch([("c", 9, 99)], barrier=1)
+    (row,) = [p for p in out if p.kind is PageKind.DATA]
+    assert row.checkpoint_id == 1
+    barrier = next(p for p in out if p.kind is PageKind.BARRIER)
+    assert b'"value": 8' in barrier.payload
+
+
+def test_processing_timers_fire_by_the_time_of_the_batch_behind_the_snapshot():
+    def waiting(rows, state, context):
+        times = pa.array([(context.time_ms + 5) * 1_000] * rows.num_rows).cast(TIME_TYPE)
+        domain = pa.array(["processing"] * rows.num_rows)
+        return Result(
+            state=state, timers=pa.table({"k": rows["k"], "time": times, "domain": domain})
+        )
+
+    stage = Stage(spec_of(waiting, emitting))
+    assert stage.fired([("a", 1, 4)], now_ms=100) == []
+    assert stage.fired([], now_ms=104) == []
+    out = stage.batch([], barrier=1, now_ms=105)
+    (row,) = [p for p in out if p.kind is PageKind.DATA]
+    assert row.checkpoint_id == 2
+
+
+def test_a_key_group_without_a_due_timer_is_not_read(monkeypatch):
+    stage = Stage(spec_of(counting, emitting))
+    stage.batch([(f"k{n}", 1, 1_000 + n) for n in range(100)])
+    kept = in_range(stage.stored, "")
+    assert min(k.event_timer for k in kept.values()) == 1_000
+    assert all(k.processing_timer == NEVER for k in kept.values())
+    loaded = []
+    reading = work.load
+    monkeypatch.setattr(work, "load", lambda *a: loaded.append(a) or reading(*a))
+    stage.batch([("k0", 900, 5_000)])
+    assert len(loaded) == 1

@@ -1,0 +1,154 @@
+"""Event time end to end: watermarks through a channel, timers, late rows, over restores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pyspark.sql import SparkSession
+from reading import assert_same_rows, completed, files_read, rows_of, stage_of
+from session import settings
+from windows import SETTINGS, expected, on_time, windows, write_events
+
+import absflow
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+FILES, ROWS, DELAY_S = 10, 300, 3_600
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame]:
+    """Files of events; of each row its file."""
+    root = tmp_path_factory.mktemp("events")
+    return root, write_events(root / "events", FILES, ROWS, seed=7)
+
+
+def linked(events: tuple[Path, pd.DataFrame], root: Path) -> pd.DataFrame:
+    """The same files below another root."""
+    (root / "events").symlink_to(events[0] / "events")
+    return events[1]
+
+
+def run(spark: SparkSession, root: Path, **more: str) -> absflow.Run:
+    """The job to its end."""
+    given = {name.replace("__", ".").replace("_", "-"): value for name, value in more.items()}
+    with settings(spark, {"storage.path": str(root / "job"), **SETTINGS, **given}):
+        started = windows(spark, root).start()
+        assert started.await_termination(timeout=300)
+    return started
+
+
+def check_sinks(root: Path, events: pd.DataFrame) -> None:
+    """Every window and every day of the rows that are on time, once; the others are late."""
+    all_windows, days = expected(events, DELAY_S)
+    found = rows_of(root / "windows").to_pandas()
+    assert_same_rows(found[["k", "w", "n", "total"]], all_windows, ["k", "w"])
+    assert_same_rows(rows_of(root / "days").to_pandas(), days, ["k", "d"])
+
+
+def reached(events: pd.DataFrame, files: int) -> pd.Timestamp | None:
+    """The watermark behind so many files: of the partitions that are known, the least."""
+    newest = events[events["file"] < files].groupby("p")["ts"].max()
+    if newest.empty:
+        return None
+    return newest.min() - pd.Timedelta(seconds=DELAY_S) - pd.Timedelta(microseconds=1)
+
+
+@pytest.fixture(scope="module")
+def finished(
+    spark: SparkSession, events: tuple[Path, pd.DataFrame], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, pd.DataFrame, absflow.Run]:
+    """One run without an accident, with many checkpoints."""
+    root = tmp_path_factory.mktemp("finished")
+    rows = linked(events, root)
+    return root, rows, run(spark, root, checkpoint__interval="300ms")
+
+
+Finished = tuple[Path, pd.DataFrame, absflow.Run]
+
+
+def test_windows_and_days_are_those_of_the_rows_on_time(finished: Finished) -> None:
+    """And at the end of bounded inputs all timers have fired, though the watermark stands still."""
+    root, events, _ = finished
+    check_sinks(root, events)
+
+
+def test_late_rows_are_in_a_table_and_counted(finished: Finished, spark: SparkSession) -> None:
+    root, events, _ = finished
+    late = events[~on_time(events, DELAY_S)]
+    assert len(late) > 20
+    found = rows_of(root / "job" / "late" / "events").to_pandas()
+    assert_same_rows(found[["p", "k", "ts", "v"]], late[["p", "k", "ts", "v"]], ["ts", "k", "v"])
+    counts = [stage_of(row, "windows")["late_rows"] for row in completed(spark, root / "job")]
+    assert sum(counts) == len(late)
+
+
+def test_the_watermark_at_a_checkpoint_follows_from_its_positions(
+    finished: Finished, spark: SparkSession
+) -> None:
+    """Also that of the stage behind the channel, which has read no source."""
+    root, events, run = finished
+    rows = completed(spark, root / "job")
+    assert len(rows) >= 3
+    for row in rows:
+        due = reached(events, files_read(row, "windows", "events"))
+        for stage in ("windows", "days"):
+            found = stage_of(row, stage)["watermark"]
+            assert (None if found is None else pd.Timestamp(found)) == due, (stage, row)
+    progress = run.progress().stages
+    assert {pd.Timestamp(progress[name].watermark) for name in ("windows", "days")} == {
+        reached(events, FILES)
+    }
+
+
+def test_the_history_has_the_timers_of_every_checkpoint(
+    finished: Finished, spark: SparkSession
+) -> None:
+    """One for each window that is open: nothing fires twice, early, or not at all."""
+    root, events, _ = finished
+    history = absflow.history(spark, str(root / "job"))
+    kept = events[on_time(events, DELAY_S)]
+    seen = 0
+    for row in completed(spark, root / "job"):
+        files = files_read(row, "windows", "events")
+        read = kept[kept["file"] < files]
+        keys = read.assign(w=read["ts"].dt.floor("600s"))[["k", "w"]].drop_duplicates()
+        keys["time"] = keys["w"] + pd.Timedelta(seconds=600)
+        border = reached(events, files)
+        due = keys[keys["time"] > border] if border is not None else keys
+        if row is completed(spark, root / "job")[-1] or len(due) == 0:
+            continue
+        timers = history.timers("windows", row["checkpoint_id"]).toPandas()
+        if len(timers):  # of the last checkpoints all have fired
+            seen += 1
+            timers = timers.assign(time=pd.to_datetime(timers["time"], utc=True))
+            timers = timers.assign(w=pd.to_datetime(timers["w"], utc=True))
+            assert_same_rows(timers, due, ["k", "w"])
+            assert set(timers["domain"]) == {"event"}
+    assert seen >= 1
+
+
+def test_a_restore_with_other_key_groups_gives_what_no_restore_gives(
+    finished: Finished, spark: SparkSession
+) -> None:
+    """From a checkpoint in the middle: late rows are late again, windows and days are the same."""
+    root, events, _ = finished
+    rows = completed(spark, root / "job")
+    middle = next(r for r in rows if files_read(r, "windows", "events") >= FILES // 2)
+    run(spark, root, restore__from=str(middle["checkpoint_id"]), key_groups="7")
+    check_sinks(root, events)
+    late = rows_of(root / "job" / "late" / "events").to_pandas()
+    last = late[late["_attempt"] == 2]
+    behind = events[~on_time(events, DELAY_S)]
+    behind = behind[behind["file"] >= files_read(middle, "windows", "events")]
+    assert_same_rows(last[["p", "k", "ts", "v"]], behind[["p", "k", "ts", "v"]], ["ts", "k", "v"])
+
+
+def test_a_chain_of_one_query_and_checkpoints_that_overtake_give_the_same(
+    spark: SparkSession, events: tuple[Path, pd.DataFrame], tmp_path: Path
+) -> None:
+    rows = linked(events, tmp_path)
+    run(spark, tmp_path, checkpoint__mode="unaligned", checkpoint__interval="200ms")
+    check_sinks(tmp_path, rows)

@@ -1,0 +1,161 @@
+"""A job with event time and a known answer: windows of events, then days of windows.
+
+``events`` have a partition, a key and a time. The stage ``windows`` counts them by key and window
+of ten minutes, and lets a window go when the watermark has come to its end; ``days`` adds up, by
+key, what the windows of each day give, and lets the day go in the same way.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import absflow
+
+EVENTS = "p int, k int, ts timestamp, v long"
+WINDOW, DAY = 600, 86_400
+SETTINGS = {"checkpoint.interval": "1s", "edges": "channel", "key-groups": "4"}
+
+
+def write_events(
+    directory: Path, files: int, rows: int, seed: int, late: float = 0.02, lag: int = 0
+) -> pd.DataFrame:
+    """Files in their order; of each row also the file. Partition 1 lags by so many seconds."""
+    dice = np.random.default_rng(seed)
+    directory.mkdir(parents=True, exist_ok=True)
+    made = []
+    for number in range(files):
+        partition = number % 2
+        base = 1_700_000_000 + number * 1_800 - lag * partition
+        at = base + dice.integers(0, 1_800, rows)
+        at = np.where(dice.random(rows) < late, at - dice.integers(7_000, 90_000, rows), at)
+        frame = pd.DataFrame({
+            "p": np.full(rows, partition, dtype=np.int32),
+            "k": dice.integers(0, 9, rows).astype(np.int32),
+            "ts": pd.to_datetime(at, unit="s", utc=True),
+            "v": dice.integers(0, 100, rows),
+        })  # fmt: skip
+        schema = pa.schema(
+            [
+                ("p", pa.int32()),
+                ("k", pa.int32()),
+                ("ts", pa.timestamp("us", "UTC")),
+                ("v", pa.int64()),
+            ]
+        )
+        table = pa.Table.from_pandas(frame, schema, preserve_index=False)
+        pq.write_table(table, directory / f"part-{number:05}.parquet")
+        made.append(frame.assign(file=number))
+    return pd.concat(made, ignore_index=True)
+
+
+def on_time(events: pd.DataFrame, delay_s: int) -> pd.Series:
+    """Which rows are not late, if each file is a micro-batch.
+
+    By the files of its partition before, and by the watermark before: a partition is not known
+    before its first file.
+    """
+    newest: dict[int, int] = {}
+    kept = pd.Series(True, index=events.index)
+    seconds = events["ts"].astype("int64") // 10**9
+    for _, rows in events.groupby("file"):
+        partition = int(rows["p"].iloc[0])
+        at = seconds[rows.index]
+        if newest:
+            bound = max(newest.get(partition, 0), min(newest.values())) - delay_s
+            kept[rows.index] = at >= bound
+        newest[partition] = max(newest.get(partition, 0), int(at.max()))
+    return kept
+
+
+def expected(events: pd.DataFrame, delay_s: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """All windows and all days of the rows that are not late."""
+    rows = events[on_time(events, delay_s)]
+    begin = rows["ts"].dt.floor(f"{WINDOW}s")
+    windows = (
+        rows.assign(w=begin).groupby(["k", "w"])["v"].agg(n="count", total="sum").reset_index()
+    )
+    day = windows["w"].dt.floor("1D")
+    days = windows.assign(d=day).groupby(["k", "d"])[["n", "total"]].sum().reset_index()
+    return windows, days
+
+
+def _sums(context: absflow.Context, state: pa.Table, **columns: pa.ChunkedArray) -> pa.Table:
+    for name, values in columns.items():
+        added = np.zeros(state.num_rows, dtype=np.int64)
+        np.add.at(added, context.key_of_row, values.to_numpy())
+        before = state[name].fill_null(0).to_numpy()
+        place = state.column_names.index(name)
+        state = state.set_column(place, name, pa.array(before + added))
+    return state
+
+
+def _ends(state: pa.Table, column: str, seconds: int) -> pa.Table:
+    time = pa.array(state[column].cast(pa.int64()).to_numpy() + seconds * 1_000_000)
+    return state.select(["k", column]).append_column(
+        "time", time.cast(pa.timestamp("us", tz="UTC"))
+    )
+
+
+def count(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """Rows of one call into their windows."""
+    ones = pa.chunked_array([pa.array(np.ones(rows.num_rows, dtype=np.int64))])
+    state = _sums(context, state, n=ones, total=rows["v"])
+    return absflow.Result(state=state, timers=_ends(state, "w", WINDOW))
+
+
+def add(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """Windows of one call into their days."""
+    state = _sums(context, state, n=rows["n"], total=rows["total"])
+    return absflow.Result(state=state, timers=_ends(state, "d", DAY))
+
+
+def let_go(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """A window that is over, with the day that it belongs to."""
+    output = state.append_column("d", pc.floor_temporal(state["w"], unit="day"))
+    return absflow.Result(output=output, delete=np.ones(state.num_rows, dtype=bool))
+
+
+def let_day_go(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """A day that is over."""
+    return absflow.Result(output=state, delete=np.ones(state.num_rows, dtype=bool))
+
+
+def windows(spark: SparkSession, root: Path, events: DataFrame | None = None) -> absflow.Job:
+    """The job over files, or over other events; sinks ``windows`` and ``days`` below ``root``."""
+    job = absflow.Job("windows", spark)
+    declared = absflow.Watermark(delay="1h", by="p" if events is None else None)
+    bounded = events is None
+    if events is None:
+        frame = spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1)
+        events = frame.parquet(str(root / "events"))
+    events = events.withColumn("w", F.window("ts", f"{WINDOW} seconds")["start"])
+    source = job.source("events", events, bounded=bounded, event_time="ts", watermark=declared)
+    made = job.stage(
+        "windows",
+        source,
+        key=["k", "w"],
+        state="n long, total long",
+        output="k int, w timestamp, n long, total long, d timestamp",
+        process=count,
+        on_timer=let_go,
+    )
+    days = job.stage(
+        "days",
+        made,
+        key=["k", "d"],
+        state="n long, total long",
+        output="k int, d timestamp, n long, total long",
+        process=add,
+        on_timer=let_day_go,
+    )
+    job.sink("windows-out", made, absflow.DeltaSink(str(root / "windows")))
+    job.sink("days-out", days, absflow.DeltaSink(str(root / "days")))
+    return job
