@@ -15,6 +15,7 @@ from absflow.columnar.forms import RowFunction, can_take
 from absflow.columnar.process import Process
 from absflow.errors import GraphError
 from absflow.graph.nodes import StageNode
+from absflow.spark.worker.group_state import TIMEOUT_FIELDS
 from absflow.spark.worker.per_key import KeyFunction
 
 __all__ = ["AnyProcess", "called", "declared_columns", "process_functions", "timer_function"]
@@ -88,8 +89,10 @@ def process_functions(
     return functions
 
 
-def declared_columns(stage: str, what: str, declared: str | StructType) -> pa.Schema:
-    """The columns of DDL or of Spark's own type.
+def declared_columns(
+    stage: str, what: str, declared: str | StructType, *, times_out: bool = False
+) -> pa.Schema:
+    """The columns of DDL or of Spark's own type; with those of timeouts if keys time out.
 
     Raises:
         GraphError: it is no DDL.
@@ -103,4 +106,5 @@ def declared_columns(stage: str, what: str, declared: str | StructType) -> pa.Sc
                 f"'legs long, delay double' ({error.getMessage().splitlines()[0]})"
             ) from error
         declared = parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
-    return to_arrow_schema(declared, timezone="UTC")
+    schema = to_arrow_schema(declared, timezone="UTC")
+    return pa.schema([*schema, *TIMEOUT_FIELDS]) if times_out else schema

@@ -37,7 +37,7 @@ from absflow.spark.start.decision import restore_plan_of
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.start.savepoint_writer import write_savepoint
 from absflow.spark.versions import check_versions
-from absflow.spark.worker.group_state import TIMEOUT_FIELDS, TIMEOUTS
+from absflow.spark.worker.group_state import TIMEOUTS
 from absflow.spark.worker.per_key import KeyFunction, per_key, per_key_timeout
 from absflow.spark.worker.sendable import check_sendable
 from absflow.storage.root import StorageRoot
@@ -149,18 +149,13 @@ class Job:
                 (:mod:`absflow.columnar.process`); "pandas": columnar on pandas frames; "per-key":
                 written for ``applyInPandasWithState`` (:mod:`absflow.spark.worker.per_key`);
                 "per-row": ``(state, row) -> (state, outputs)``
-                (:func:`absflow.columnar.forms.per_row`). The latter two are given the context,
-                too, if they need one argument more.
-            on_timer: the function for timers, of form "arrow" or "pandas"; with it the process
-                functions may set timers (:class:`absflow.Result`).
-            timeout: of form "per-key": Spark's ``GroupStateTimeout``. A key that has timed out is
-                given to the function without rows.
+                (:func:`absflow.columnar.forms.per_row`); these two get the context if they want it.
+            on_timer: the function for timers, columnar; with it the others may set timers.
+            timeout: of form "per-key": Spark's ``GroupStateTimeout``.
             renamed_from: for a restore: the stage's name in the checkpoint.
-            defaults: for a restore: what the keys in the checkpoint get in state columns that are
-                new, by column; None stands for null.
-            migrate: for a restore from a checkpoint whose state or key columns are others: takes a
-                pyarrow.Table of old key and state columns, returns one of new ones. It is called
-                with parts of the state.
+            defaults: for a restore: what its keys get in state columns that are new, by column.
+            migrate: for a restore from other state or key columns: takes a pyarrow.Table of old key
+                and state columns, a part of the state, returns one of new ones.
 
         Raises:
             GraphError: something here cannot be read; the graph itself is checked at the start.
@@ -169,9 +164,7 @@ class Job:
         names = tuple(i.name if isinstance(i, Node) else i for i in given)
         made_columnar = self._form(name, form, timeout)
         functions = process_functions(name, names, process, form)
-        declared = declared_columns(name, "state", state)
         if timeout != "NoTimeout":
-            declared = pa.schema([*declared, *TIMEOUT_FIELDS])
             on_timer = self._timeout_function(name, functions, timeout)
         elif on_timer is not None:
             on_timer = made_columnar(timer_function(name, on_timer, form))
@@ -179,7 +172,7 @@ class Job:
             name=name,
             inputs=names,
             key=(key,) if isinstance(key, str) else tuple(key),
-            state=declared,
+            state=declared_columns(name, "state", state, times_out=timeout != "NoTimeout"),
             output=declared_columns(name, "output", output),
             process={given: made_columnar(function) for given, function in functions.items()},
             upgrade=Upgrade(renamed_from, dict(defaults or {}), migrate),

@@ -12,7 +12,7 @@ from types import ModuleType
 import pyarrow as pa
 import pytest
 
-from absflow.columnar.pages import CHANNEL_FIELDS
+from absflow.columnar.pages import CHANNEL_FIELDS, TIME_FIELDS
 from absflow.facts import columns
 from absflow.facts.columns import REQUESTS
 from absflow.storage import state_history
@@ -83,7 +83,7 @@ def test_the_readme_has_the_versions_of_setup_cfg() -> None:
         REQUESTS,
         pa.schema(columns.CHECKPOINTS.field("stages").type.value_type.fields),
         state_history.history_columns(pa.schema([]), pa.schema([])),
-        pa.schema(CHANNEL_FIELDS),
+        pa.schema([*CHANNEL_FIELDS, *TIME_FIELDS]),
     ],
     ids=[
         "attempts",

@@ -83,21 +83,7 @@ def run_range(
         ProcessError: the user's function failed.
     """
     states = in_range(stored, f"state of stage {spec.name!r}") if stored else {}
-    by_group: dict[int, list[Page]] = defaultdict(list)
-    restored: dict[int, Restoring] = {}
-    marks: list[Page] = []
-    for page in pages:
-        if page.kind is PageKind.RESTORE:
-            group = page.key_group
-            if group not in restored:
-                restored[group] = Restoring(
-                    spec.name, spec.keys, spec.state, group, files, page_bytes
-                )
-            restored[group].add(page)
-        elif page.kind is PageKind.WATERMARK:
-            marks.append(page)
-        elif page.kind is not PageKind.FILL:
-            by_group[page.key_group].append(page)
+    by_group, restored, marks = _sorted(spec, pages, files, page_bytes)
     time = _time_of(spec, batch, marks, by_group)
     due = _with_due_timers(spec, batch, states, time)
     changed = False
@@ -117,6 +103,28 @@ def run_range(
     if time is not None:
         yield from _report_time(spec, batch, time, marks)
     return of_range(states) if changed else stored
+
+
+def _sorted(
+    spec: StageSpec, pages: Iterable[Page], files: StateFiles | None, page_bytes: int
+) -> tuple[dict[int, list[Page]], dict[int, Restoring], list[Page]]:
+    """The pages by key group, what restores one, and what the range is to know of event time."""
+    by_group: dict[int, list[Page]] = defaultdict(list)
+    restored: dict[int, Restoring] = {}
+    marks: list[Page] = []
+    for page in pages:
+        if page.kind is PageKind.RESTORE:
+            group = page.key_group
+            if group not in restored:
+                restored[group] = Restoring(
+                    spec.name, spec.keys, spec.state, group, files, page_bytes
+                )
+            restored[group].add(page)
+        elif page.kind is PageKind.WATERMARK:
+            marks.append(page)
+        elif page.kind is not PageKind.FILL:
+            by_group[page.key_group].append(page)
+    return by_group, restored, marks
 
 
 def _time_of(
@@ -195,13 +203,9 @@ def run_key_group(
         What it keeps: ``stored`` itself if nothing changed.
 
     Raises:
-        PageCorruptError: a page does not decode.
-        PageSizeError: a row is larger than 2 GB.
-        ProcessError: the user's function failed.
+        PageCorruptError, PageSizeError, ProcessError: as of :func:`run_range`.
     """
-    for page in pages:
-        if page.kind in FOR_THE_DRIVER:
-            yield _with_epoch(spec, page, batch.alignment) if page.kind is PageKind.LATE else page
+    yield from (_with_epoch(spec, p, batch.alignment) for p in pages if p.kind in FOR_THE_DRIVER)
     align, said, seen = _align(spec, batch.alignment, pages)
     data = [_with_epoch(spec, p, batch.alignment) for p in pages if p.kind is PageKind.DATA]
     data.sort(key=lambda p: (spec.order(p.input), p.seq))
@@ -262,7 +266,8 @@ def _event(page: Page) -> alignment.Event:
 
 def _with_epoch(spec: StageSpec, page: Page, before: Alignment) -> Page:
     """Root rows carry no epoch: they stand behind the newest barrier their input has brought."""
-    if page.input not in before.inputs or not spec.input(page.input).root:
+    of_rows = page.kind in (PageKind.DATA, PageKind.LATE) and page.input in before.inputs
+    if not of_rows or not spec.input(page.input).root:
         return page
     return replace(page, checkpoint_id=alignment_state.brought(before, page.input) + 1)
 
