@@ -14,6 +14,7 @@ from absflow.cli import asking, documents, tables
 from absflow.cli.doctor_command import doctor_command
 from absflow.cli.new_command import new_command
 from absflow.cli.options import (
+    LATEST,
     id_or_latest,
     limit_option,
     limited,
@@ -82,7 +83,7 @@ def history(
 
 
 @absflow.command()
-@click.argument("checkpoint_id", metavar="ID", callback=id_or_latest)
+@click.argument("checkpoint_id", metavar="[ID]", default=LATEST, callback=id_or_latest)
 @on_storage
 def show(
     checkpoint_id: int | str, storage: str | None, properties_file: Path | None, as_json: bool
