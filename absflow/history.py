@@ -64,8 +64,8 @@ def history(spark: SparkSession, root: str) -> History:
     for path in (layout.attempts, layout.barriers, layout.checkpoints):
         if not exists(files, path):  # for Spark to load it takes seconds beside a running job
             raise NotFoundError(
-                f"{root!r} is not the storage root of a job: there is no table {path!r}; give the "
-                "job's spark.absflow.storage.path"
+                f"{root!r} is not the storage root of a job (or its job is just starting): there "
+                f"is no table {path!r}; give the job's spark.absflow.storage.path"
             )
     reader = SparkStorageReader(spark)
     records = read_attempts(reader, layout)
