@@ -8,7 +8,8 @@
     ├── ProtocolViolation                a machine was given a move that cannot happen
     ├── PageCorruptError                 bytes between two operators are not what was written
     ├── PageSizeError                    a row, or a value that must be whole, is larger than 2 GB
-    ├── ProcessError                     a user's process function raised or returned a wrong table
+    ├── ProcessError                     a user's process function raised
+    │   └── ResultError                  it returned what its stage does not declare
     ├── StorageError                     a table or path of the job could not be read or written
     │   ├── DamagedError                 a file is gone, or is not what was written
     │   └── NotFoundError (LookupError)  the thing asked for is not in the job's history
@@ -40,6 +41,7 @@ __all__ = [
     "ProtocolViolation",
     "ReplayMismatchError",
     "RestoreError",
+    "ResultError",
     "SavepointFailedError",
     "SettingsError",
     "StateError",
@@ -73,7 +75,11 @@ class PageSizeError(AbsflowError):
 
 
 class ProcessError(AbsflowError):
-    """Your process function raised, or returned tables that break its declaration."""
+    """Your process function raised, or returned what its stage does not declare."""
+
+
+class ResultError(ProcessError):
+    """Your process function returned what its stage does not declare; it is not called again."""
 
 
 class StorageError(AbsflowError):

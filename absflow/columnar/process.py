@@ -29,7 +29,7 @@ import pyarrow as pa
 from absflow.columnar.keys import factorize, locate
 from absflow.columnar.state import KeyedState, Touched
 from absflow.columnar.whereabouts import line_of, line_of_error, trace_of
-from absflow.errors import ProcessError
+from absflow.errors import ProcessError, ResultError
 
 __all__ = ["Call", "Context", "Frame", "Process", "Processed", "Result", "call"]
 
@@ -152,8 +152,8 @@ def call(process: Process, made: Call, rows: pa.Table, state: KeyedState) -> Pro
         state: the key group's state.
 
     Raises:
-        ProcessError: the function raised, or its result does not fit its declaration. Nothing of
-            the batch is committed.
+        ProcessError: the function raised. Nothing of the batch is committed.
+        ResultError: its result does not fit its declaration.
     """
     codes, unique = factorize(rows.select(state.table.column_names[: state.keys]))
     given = _Given(rows, state.touched(unique), codes)
@@ -162,15 +162,17 @@ def call(process: Process, made: Call, rows: pa.Table, state: KeyedState) -> Pro
     except Exception as error:
         bad = _first_bad(process, made, given)
         key = given.touched.table.select(unique.column_names).slice(bad, 1).to_pylist()[0]
-        raise ProcessError(
-            f"{made.at(line_of_error(error, process))}: the process function raised "
-            f"{type(error).__name__}: {error}; the first bad row has key {key}. The batch is not "
-            f"committed; mend the function or the row, and start the job again\n{trace_of(error)}"
+        wrong = isinstance(error, ResultError)  # of a form that looks at each row's result
+        said = str(error) if wrong else f"raised {type(error).__name__}: {error}"
+        raise (ResultError if wrong else ProcessError)(
+            f"{made.at(line_of_error(error, process))}: the process function {said}; the first bad "
+            f"row has key {key}. The batch is not committed; mend the function or the row, and "
+            f"start the job again\n{trace_of(error)}"
         ) from error
     try:
         return _checked(result, made, given.touched, state)
     except _Misfit as wrong:
-        raise ProcessError(f"{made.at(line_of(process))}: {wrong}") from wrong.__cause__
+        raise ResultError(f"{made.at(line_of(process))}: {wrong}") from wrong.__cause__
 
 
 def _checked(result: object, made: Call, touched: Touched, state: KeyedState) -> Processed:

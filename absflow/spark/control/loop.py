@@ -31,7 +31,7 @@ from absflow.spark.batch.backpressure import Backpressure
 from absflow.spark.batch.listener import BatchDone, QueryDied, QueryIdle, QueryListener
 from absflow.spark.control.effects import CoordinatorEffects
 from absflow.spark.control.facts_wanted import FactWanted
-from absflow.spark.control.failures import failure_of
+from absflow.spark.control.failures import failure_of, shortened, without_stack
 from absflow.spark.control.finaliser import Finaliser, ManifestReady
 from absflow.spark.control.lookout import Lookout
 from absflow.spark.control.occupation import Occupation
@@ -295,7 +295,7 @@ class JobLoop:
                 raise JobFailedError(
                     f"job {self._graph.job!r} gave up: checkpoint {checkpoint_id} could not be "
                     f"published to sink {sink!r}. Nothing is lost: mend the cause and start the "
-                    f"job again, which makes it good. The error: {error}"
+                    f"job again, which makes it good. The error: {without_stack(str(error))}"
                 ) from error
             case Exception():
                 raise event
@@ -373,7 +373,7 @@ class JobLoop:
 
 def _failed(error: BaseException) -> JobFailedError:
     if isinstance(error, JobFailedError):
-        return error
-    failure = JobFailedError(f"the job stopped: {error}")
+        return shortened(error)
+    failure = JobFailedError(f"the job stopped: {without_stack(str(error))}")
     failure.__cause__ = error
-    return failure
+    return shortened(failure)

@@ -75,7 +75,8 @@ class Run:
             return False
         if self._loop.failure is not None:
             self._failure_is_known = True
-            raise self._loop.failure
+            # Without the frames of the job's thread, which say nothing of the cause.
+            raise self._loop.failure.with_traceback(None)
         return True
 
     def savepoint(self, timeout: float | None = None) -> int:
