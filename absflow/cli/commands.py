@@ -26,6 +26,7 @@ from absflow.cli.options import (
     timeout_option,
 )
 from absflow.cli.reader import Reader
+from absflow.cli.reasons import grouped
 from absflow.cli.records import DeletionRecord
 from absflow.cli.restore_command import restore_command
 from absflow.cli.status_command import status_command
@@ -194,7 +195,7 @@ def gc(
     lines = [documents.sentence(action) for action in record.actions]
     for line in lines or ["nothing is to be done"]:
         click.echo(line)
-    for line in record.reasons:
+    for line in grouped(record.reasons):
         click.echo(f"stays: {line}")
     for failure in record.failing:
         click.echo(f"failed: {documents.failure_sentence(failure)}")
