@@ -34,11 +34,11 @@ def test_a_completed_checkpoint_is_a_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranges", "key_groups", "partitions", "told"),
+    ("ranges", "key_groups", "partitions", "said"),
     [(2, 4, 2, False), (2, 4, 3, True), (4, 4, 3, True), (4, 4, 200, False), (2, 4, 200, True)],
 )
 def test_a_number_of_partitions_that_is_not_heeded_is_told(
-    ranges: int, key_groups: int, partitions: int, told: bool
+    ranges: int, key_groups: int, partitions: int, said: bool
 ) -> None:
     """More than there are key groups are of no use, then as now."""
     line = kept_ranges(7, ranges, key_groups, partitions)
@@ -47,7 +47,7 @@ def test_a_number_of_partitions_that_is_not_heeded_is_told(
         "tasks for each micro-batch of a stage, and keeps them until a restore, as from the latest "
         "checkpoint"
     )
-    assert line == (due if told else "")
+    assert line == (due if said else "")
 
 
 def test_barriers_and_ends_of_channels_are_control_rows() -> None:

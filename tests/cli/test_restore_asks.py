@@ -26,8 +26,8 @@ def started(monkeypatch):
     runs = []
 
     def become(command):
-        wish = next(part for part in command if part.startswith("spark.absflow.restore.from="))
-        runs.append(wish.partition("=")[2])
+        asked = next(part for part in command if part.startswith("spark.absflow.restore.from="))
+        runs.append(asked.partition("=")[2])
         raise SystemExit(0)
 
     monkeypatch.setattr(submit, "become", become)
