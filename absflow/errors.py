@@ -19,7 +19,7 @@
     ├── StateError (ValueError)          a DataFrame cannot be the state of a savepoint
     ├── VersionError                     what absflow needs is not installed, or of another version
     ├── ReplayMismatchError              a replayed batch is not what was committed before
-    └── JobFailedError                   the job gave up; the cause is chained
+    └── JobFailedError                   the job gave up; a cause of Python's is chained
         └── FencedError                  a newer driver of the job took over
 
 A message says what was seen, what was expected, and what to do.
@@ -115,7 +115,7 @@ class ReplayMismatchError(AbsflowError):
 
 
 class JobFailedError(AbsflowError):
-    """The job stopped by itself; ``__cause__`` holds what made it give up."""
+    """The job stopped by itself; the message says why, and ``__cause__`` where in your code."""
 
 
 class FencedError(JobFailedError):

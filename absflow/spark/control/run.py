@@ -68,7 +68,7 @@ class Run:
             Whether it has ended.
 
         Raises:
-            JobFailedError: it gave up; ``__cause__`` says why.
+            JobFailedError: it gave up; the message says why, and ``__cause__`` where in your code.
             FencedError: a newer driver of the job took over.
         """
         if not self._loop.done.wait(timeout):
