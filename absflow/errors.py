@@ -8,7 +8,8 @@
     ├── ProtocolViolation                a machine was given a move that cannot happen
     ├── PageCorruptError                 bytes between two operators are not what was written
     ├── PageSizeError                    a row, or a value that must be whole, is larger than 2 GB
-    ├── ProcessError                     a user's process function raised or returned a wrong table
+    ├── ProcessError                     a user's process function raised
+    │   └── ResultError                  it returned what its stage does not declare
     ├── StorageError                     a table or path of the job could not be read or written
     │   ├── DamagedError                 a file is gone, or is not what was written
     │   └── NotFoundError (LookupError)  the thing asked for is not in the job's history
@@ -18,7 +19,7 @@
     ├── StateError (ValueError)          a DataFrame cannot be the state of a savepoint
     ├── VersionError                     what absflow needs is not installed, or of another version
     ├── ReplayMismatchError              a replayed batch is not what was committed before
-    └── JobFailedError                   the job gave up; the cause is chained
+    └── JobFailedError                   the job gave up; a cause of Python's is chained
         └── FencedError                  a newer driver of the job took over
 
 A message says what was seen, what was expected, and what to do.
@@ -40,6 +41,7 @@ __all__ = [
     "ProtocolViolation",
     "ReplayMismatchError",
     "RestoreError",
+    "ResultError",
     "SavepointFailedError",
     "SettingsError",
     "StateError",
@@ -73,7 +75,11 @@ class PageSizeError(AbsflowError):
 
 
 class ProcessError(AbsflowError):
-    """Your process function raised, or returned tables that break its declaration."""
+    """Your process function raised, or returned what its stage does not declare."""
+
+
+class ResultError(ProcessError):
+    """Your process function returned what its stage does not declare; it is not called again."""
 
 
 class StorageError(AbsflowError):
@@ -109,7 +115,7 @@ class ReplayMismatchError(AbsflowError):
 
 
 class JobFailedError(AbsflowError):
-    """The job stopped by itself; ``__cause__`` holds what made it give up."""
+    """The job stopped by itself; the message says why, and ``__cause__`` where in your code."""
 
 
 class FencedError(JobFailedError):

@@ -64,8 +64,8 @@ def history(spark: SparkSession, root: str) -> History:
     for path in (layout.attempts, layout.barriers, layout.checkpoints):
         if not exists(files, path):  # for Spark to load it takes seconds beside a running job
             raise NotFoundError(
-                f"{root!r} is not the storage root of a job: there is no table {path!r}; give the "
-                "job's spark.absflow.storage.path"
+                f"{root!r} is not the storage root of a job (or its job is just starting): there "
+                f"is no table {path!r}; give the job's spark.absflow.storage.path"
             )
     reader = SparkStorageReader(spark)
     records = read_attempts(reader, layout)
@@ -83,9 +83,9 @@ class History:
     checkpoints a restore has abandoned, are those of the attempts that had been started when the
     history was made.
 
-    What covers several checkpoints (:meth:`changes` and the views) covers those whose state lies
-    in the table that the stage writes now: a stage with other columns than before has begun a new
-    one. :meth:`state` reads every checkpoint.
+    A stage whose columns have changed has begun a new table. :meth:`state` and the view
+    ``<stage>_state`` read every table, :meth:`changes` and its view the one that the stage writes
+    now: they cover the checkpoints whose state lies in it.
     """
 
     def __init__(
@@ -150,14 +150,11 @@ class History:
     def timers(self, stage: str, checkpoint: int | None = None) -> DataFrame:
         """The timers of a stage at a checkpoint: one row per timer.
 
-        The key columns, ``domain`` ("event" or "processing"), ``time`` and ``name``.
-
-        Args:
-            stage: its name.
-            checkpoint: a completed checkpoint; None for the newest.
+        The key columns, ``domain`` ("event" or "processing"), ``time`` and ``name``. Arguments and
+        errors are those of :meth:`state`.
 
         Raises:
-            NotFoundError: there is no such stage or completed checkpoint, or it has no timers.
+            NotFoundError: the stage has no timers at all.
         """
         from absflow.columnar.timers import TIMER_COLUMNS, Domain
 
@@ -166,13 +163,8 @@ class History:
             raise NotFoundError(
                 f"stage {stage!r} has no timers at that checkpoint: it had no function for them"
             )
-        keys = ", ".join(map(quoted, columns.key))
-        parts = (
-            f"SELECT {keys}, {literal(domain.value)} AS domain, timer.time, timer.name "
-            f"FROM state LATERAL VIEW explode({domain.column}) AS timer"
-            for domain in Domain
-        )
-        return self._spark.sql(f"WITH state AS ({text}) {' UNION ALL '.join(parts)}")
+        domains = {domain.value: domain.column for domain in Domain}
+        return self._spark.sql(history_sql.timers(columns, text, domains))
 
     def changes(self, stage: str, key: Mapping[str, Any] | None = None) -> DataFrame:
         """How the keys of a stage changed from completed checkpoint to completed checkpoint.
@@ -218,29 +210,8 @@ class History:
                 f"the key of stage {stage!r} was {', '.join(old.key)} at checkpoint {a} and is "
                 f"{', '.join(columns.key)} at {b}: keys of the one are none of the other"
             )
-        same_key = " AND ".join(f"a.{k} <=> b.{k}" for k in map(quoted, columns.key))
-        keys = ", ".join(f"coalesce(a.{k}, b.{k}) AS {k}" for k in map(quoted, columns.key))
-        was, now = (
-            history_sql.struct((n, f"{side}.{quoted(n)}") for n in of.state)
-            for side, of in (("a", old), ("b", columns))
-        )
-        equal = "false"
-        if old.state == columns.state:
-            schema = self._schema(columns)
-            states = (history_sql.comparable_state(columns, schema, side) for side in ("a.", "b."))
-            equal = " AND ".join(f"{x} <=> {y}" for x, y in zip(*states, strict=True))
-        return self._spark.sql(
-            f"""
-            SELECT CASE WHEN a._absflow_there IS NULL THEN 'added'
-                        WHEN b._absflow_there IS NULL THEN 'removed'
-                        ELSE 'changed' END AS op, {keys},
-                   IF(a._absflow_there, {was}, NULL) AS before,
-                   IF(b._absflow_there, {now}, NULL) AS after
-            FROM (SELECT *, true AS _absflow_there FROM ({before})) AS a
-            FULL OUTER JOIN (SELECT *, true AS _absflow_there FROM ({after})) AS b ON {same_key}
-            WHERE a._absflow_there IS NULL OR b._absflow_there IS NULL OR NOT ({equal or "true"})
-            """
-        )
+        schema = self._schema(columns) if old.state == columns.state else None
+        return self._spark.sql(history_sql.difference(before, old, after, columns, schema))
 
     def create_views(self, prefix: str = "") -> list[str]:
         """Create (or replace) temporary views of everything, for SQL.
@@ -250,6 +221,10 @@ class History:
         ``<stage>_changes``. A filter on ``at_checkpoint`` reads only that checkpoint's lineage::
 
             SELECT * FROM aircraft_state WHERE at_checkpoint = 12
+
+        ``<stage>_state`` has the columns of now. Of a checkpoint from before they changed a column
+        is null if there was none of its name, or one of a type whose values its own cannot hold;
+        checkpoints at which the key columns were others are not in it.
 
         Args:
             prefix: stands before each name.
@@ -265,7 +240,7 @@ class History:
             if columns.key:
                 plain = name.replace("-", "_")
                 plain = name if plain in self._stages else plain
-                views[f"{plain}_state"] = self._states_sql(columns)
+                views[f"{plain}_state"] = self._all_states_sql(columns)
                 views[f"{plain}_changes"] = self._changes_sql(columns)
         for name, text in views.items():
             view = quoted(f"{prefix}{name}")
@@ -286,8 +261,17 @@ class History:
         last = f"array_position(CAST(array({sets}) AS array<bigint>), h.set_id)"
         return history_sql.newest(columns, rows, last), columns
 
+    def _all_states_sql(self, columns: StageColumns) -> str:
+        """State at every completed checkpoint, from all tables that have the same key."""
+        schema, parts = self._schema(columns), [self._states_sql(columns)]
+        for then in self._all.before(columns):
+            if then.key == columns.key and self._exists(then):
+                names = history_sql.as_now(columns, schema, self._schema(then))
+                parts += [f"SELECT {names} FROM ({self._states_sql(then)})"] if names else []
+        return " UNION ALL ".join(parts)
+
     def _states_sql(self, columns: StageColumns) -> str:
-        """State at every completed checkpoint whose state is in the table of now."""
+        """State at every completed checkpoint whose state is in this table."""
         rows = f"""
             (SELECT at_checkpoint, position, named_set
              FROM ({self._lineages_sql(columns)})
@@ -308,6 +292,13 @@ class History:
             f"attempt = {attempt}" + ("" if upto is None else f" AND checkpoint_id <= {upto}")
             for attempt, upto in self._branch.parts
         ]
+
+    def _exists(self, columns: StageColumns) -> bool:
+        """Whether there is the table: an attempt that was never ready may have made none."""
+        from absflow.storage.delta.tables import exists
+        from absflow.storage.files import Files
+
+        return exists(Files(self._spark), self._layout.state(columns.table))
 
     def _schema(self, columns: StageColumns) -> StructType:
         return self._spark.read.format("delta").load(self._layout.state(columns.table)).schema
@@ -342,7 +333,7 @@ class History:
                      versions
               FROM (SELECT f.*, d.checkpoint_id IS NOT NULL AS gone
                     FROM {facts} AS f
-                    LEFT JOIN ({self._deleted_sql()}) AS d
+                    LEFT JOIN ({history_sql.deleted(self._facts)}) AS d
                     ON d.checkpoint_id = f.checkpoint_id) AS f)"""
 
     def _abandoned_sql(self) -> str:
@@ -370,20 +361,10 @@ class History:
         return f"""
             SELECT checkpoint_id, triggered_at, s.checkpoint_id AS snapshot_id,
                    s.* EXCEPT (checkpoint_id)
-            FROM ({self._completed_sql()}) LATERAL VIEW explode(stages) AS s"""
-
-    def _deleted_sql(self) -> str:
-        return f"SELECT DISTINCT checkpoint_id FROM {self._facts} WHERE kind = 'DELETED'"
-
-    def _completed_sql(self) -> str:
-        """The COMPLETED facts of the checkpoints that are there."""
-        return f"""
-            SELECT f.* FROM {self._facts} AS f
-            LEFT ANTI JOIN ({self._deleted_sql()}) AS d ON d.checkpoint_id = f.checkpoint_id
-            WHERE f.kind = 'COMPLETED'"""
+            FROM ({history_sql.completed(self._facts)}) LATERAL VIEW explode(stages) AS s"""
 
     def _lineages_sql(self, columns: StageColumns, only: str = "") -> str:
-        """One row per completed checkpoint with the stage in its present table: what to read."""
+        """One row per completed checkpoint with the stage in this table: what to read."""
         for attempt, incarnation in self._all.elsewhere(columns):
             theirs = f"derived_from IS NULL AND attempt = {attempt}"
             if incarnation:
@@ -393,7 +374,7 @@ class History:
             SELECT checkpoint_id AS at_checkpoint,
                    {history_sql.lineage_of("s.lineage", "compacted")} AS lineage
             FROM (SELECT checkpoint_id, {history_sql.stage(columns.stage)} AS s
-                  FROM ({self._completed_sql()}) WHERE true {only})
+                  FROM ({history_sql.completed(self._facts)}) WHERE true {only})
             CROSS JOIN (
               SELECT sort_array(collect_list(set_id), false) AS compacted
               FROM {self._facts}

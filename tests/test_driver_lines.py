@@ -15,6 +15,7 @@ from absflow.protocol.checkpoints import FailureReason, Kind, Manifest, StageMan
 from absflow.protocol.coordinator.messages import DiscardReport, Unexpected, WriteAbort
 from absflow.spark.batch.outcome import StageOutcome, channel_control_rows
 from absflow.spark.control.effects import CoordinatorEffects, completed_line
+from absflow.spark.control.kept import kept_ranges
 
 ROWS = pa.schema([("k", pa.string())])
 
@@ -30,6 +31,23 @@ def test_a_completed_checkpoint_is_a_line() -> None:
     manifest = Manifest(7, 6, 10_000, stages, Kind.SAVEPOINT)
     line = "savepoint 7 completed in 1,234 ms: 1,234 keys changed, 34,567 bytes"
     assert completed_line(manifest, 11_234) == line
+
+
+@pytest.mark.parametrize(
+    ("ranges", "key_groups", "partitions", "said"),
+    [(2, 4, 2, False), (2, 4, 3, True), (4, 4, 3, True), (4, 4, 200, False), (2, 4, 200, True)],
+)
+def test_a_number_of_partitions_that_is_not_heeded_is_told(
+    ranges: int, key_groups: int, partitions: int, said: bool
+) -> None:
+    """More than there are key groups are of no use, then as now."""
+    line = kept_ranges(7, ranges, key_groups, partitions)
+    due = (
+        f"spark.sql.shuffle.partitions is {partitions}, but attempt 7 was begun with {ranges} "
+        "tasks for each micro-batch of a stage, and keeps them until a restore, as from the latest "
+        "checkpoint"
+    )
+    assert line == (due if said else "")
 
 
 def test_barriers_and_ends_of_channels_are_control_rows() -> None:

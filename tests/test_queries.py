@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from absflow.errors import JobFailedError
+from absflow.errors import JobFailedError, ResultError
 from absflow.protocol.coordinator.messages import InputExhausted, RootInput
 from absflow.protocol.restarts import RestartPolicy, Restarts
 from absflow.spark.batch.listener import BatchDone, QueryDied, QueryIdle, batch_done
 from absflow.spark.control import queries
-from absflow.spark.control.failures import QueryFailure
+from absflow.spark.control.failures import QueryFailure, failure_of
 from absflow.spark.control.progress import StageProgress
 from absflow.spark.control.queries import Queries
 from absflow.storage import clock
+from absflow.storage.layout import Layout
 
 POLICY = RestartPolicy(
     attempts=2, initial_ms=100, max_ms=100, multiplier=1, reset_after_ms=1_000_000
@@ -146,6 +149,27 @@ def test_a8_a_death_by_event_and_by_look_leads_to_one_restart(
     (seen,) = watched.look()
     with pytest.raises(JobFailedError, match="after 2 restarts in a row"):
         watched.watch.died(seen)  # type: ignore[arg-type]
+
+
+WRONG = "stage 'left', input 'a', function f at job.py:3 (key group 1): output is a list"
+
+
+@pytest.mark.parametrize("kind", ["ProcessError", "ResultError"])
+def test_a_wrong_result_is_not_tried_again(watched: Watched, kind: str) -> None:
+    """What a function raised may pass; what it returned comes again for the same rows."""
+    text = f"Job aborted\nabsflow.errors.{kind}: {WRONG}\n  File user's\n\tat org.Java"
+    root: Any = SimpleNamespace(spark=None, layout=Layout("/job"))
+    watched.watch._failure = partial(failure_of, root)
+    event = QueryDied(watched.query.run_id, text)
+    if kind == "ProcessError":
+        watched.watch.died(event)
+        assert watched.query.restart_at_ms is not None
+        return
+    with pytest.raises(JobFailedError) as failed:
+        watched.watch.died(event)
+    assert str(failed.value).startswith(f"job 'job' gave up: {WRONG}. The same rows would")
+    assert isinstance(failed.value.__cause__, ResultError)
+    assert str(failed.value.__cause__) == f"{WRONG}\n  File user's"
 
 
 def test_a8_a_query_that_was_stopped_by_others_ends_the_job(watched: Watched) -> None:

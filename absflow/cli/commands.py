@@ -14,6 +14,7 @@ from absflow.cli import asking, documents, tables
 from absflow.cli.doctor_command import doctor_command
 from absflow.cli.new_command import new_command
 from absflow.cli.options import (
+    LATEST,
     id_or_latest,
     limit_option,
     limited,
@@ -25,6 +26,7 @@ from absflow.cli.options import (
     timeout_option,
 )
 from absflow.cli.reader import Reader
+from absflow.cli.reasons import grouped
 from absflow.cli.records import DeletionRecord
 from absflow.cli.restore_command import restore_command
 from absflow.cli.status_command import status_command
@@ -82,7 +84,7 @@ def history(
 
 
 @absflow.command()
-@click.argument("checkpoint_id", metavar="ID", callback=id_or_latest)
+@click.argument("checkpoint_id", metavar="[ID]", default=LATEST, callback=id_or_latest)
 @on_storage
 def show(
     checkpoint_id: int | str, storage: str | None, properties_file: Path | None, as_json: bool
@@ -193,7 +195,7 @@ def gc(
     lines = [documents.sentence(action) for action in record.actions]
     for line in lines or ["nothing is to be done"]:
         click.echo(line)
-    for line in record.reasons:
+    for line in grouped(record.reasons):
         click.echo(f"stays: {line}")
     for failure in record.failing:
         click.echo(f"failed: {documents.failure_sentence(failure)}")

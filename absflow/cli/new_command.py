@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -48,12 +51,24 @@ def new_command(name: str) -> None:
     _write(Path(name), {"name": name, "session": "\n".join(session_lines(local=True))})
     click.echo(
         f"The job {name!r} is in {name}/. To run it, look at it, and test it (with pytest):\n\n"
+        f"{_activation()}"
         f"cd {name}\n"
         "spark-submit --properties-file job.conf job.py\n"
         "absflow history --properties-file job.conf\n"
         "absflow state visits --properties-file job.conf\n"
         "python -m pytest test_job.py"
     )
+
+
+def _activation() -> str:
+    """The line that makes a shell find this environment's programs, and spark-submit its Spark.
+
+    Empty where that is so already, or where the environment is none that a shell activates.
+    """
+    script = Path(sys.prefix) / "bin" / "activate"
+    if os.environ.get("VIRTUAL_ENV") == sys.prefix or not script.exists():
+        return ""
+    return f". {shlex.quote(str(script))}\n"
 
 
 def _write(folder: Path, values: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ from absflow.errors import SettingsError
 from absflow.settings.catalog import PREFIX, SETTINGS
 
 __all__ = [
+    "LATEST",
     "STORAGE_SETTING",
     "STORAGE_VARIABLE",
     "conf_option",
@@ -33,7 +34,7 @@ __all__ = [
 
 STORAGE_VARIABLE = "ABSFLOW_STORAGE"
 STORAGE_SETTING = f"{PREFIX}storage.path"
-_LATEST = "latest"
+LATEST = "latest"
 _SHOWN = 20
 _PIPE_WIDTH = 160
 
@@ -80,7 +81,7 @@ def conf_option(what: str) -> Callable[[Callable[..., None]], Callable[..., None
 
 def id_or_latest(_: click.Context, __: click.Parameter, text: str | None) -> int | str | None:
     """A checkpoint's id, or ``latest``; None if an option is not given."""
-    if text is None or text == _LATEST:
+    if text is None or text == LATEST:
         return text
     try:
         return int(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +21,9 @@ from absflow.cli.options import (
     pair,
 )
 from absflow.cli.reader import Reader
-from absflow.errors import AbsflowError, NotFoundError
+from absflow.errors import AbsflowError, NotFoundError, RestoreError
+from absflow.facts.attempts import plain_root
+from absflow.facts.lock import holder
 from absflow.protocol.recovery.attempts import LATEST, RestoreTarget, parse_target
 from absflow.settings.catalog import PREFIX
 
@@ -48,8 +51,10 @@ def _restore_from(_: click.Context, __: click.Parameter, text: str) -> str:
     required=True,
     callback=_restore_from,
     metavar="CHECKPOINT",
-    help="latest, ID, or PATH#ID of another storage root, of which this becomes a fork.",
+    help="latest, ID, or PATH#ID of another storage root, of which this becomes a fork. PATH#ID of "
+    "the job's own root is the same as ID.",
 )
+@click.option("--yes", is_flag=True, help="Do not ask. Nobody is asked without a terminal.")
 @on_storage
 def restore_command(
     script: str,
@@ -57,13 +62,16 @@ def restore_command(
     conf: tuple[str, ...],
     plan_only: bool,
     target: str,
+    yes: bool,
     storage: str | None,
     properties_file: Path | None,
     as_json: bool,
 ) -> None:
     """Start the job of SCRIPT from a checkpoint, with spark-submit.
 
-    A checkpoint that is not there is refused before Spark is started.
+    A checkpoint that is not there is refused before Spark is started, and so is a job whose driver
+    runs, as far as that can be seen: it would be stopped, and what its sinks have got since the
+    checkpoint taken back. On a terminal you are asked before that is done.
 
     With --plan nothing is changed: SCRIPT runs up to job.start(), and what a restore would do is
     shown. What SCRIPT itself prints then goes to stderr. The exit code is 1 if the checkpoint
@@ -73,16 +81,25 @@ def restore_command(
     """
     if as_json and not plan_only:
         raise click.UsageError("--json is for the plan; give --plan, too")
+    given = parse_target(target)
     root = storage or (None if properties_file else os.environ.get(STORAGE_VARIABLE))
     settings = {**({STORAGE_SETTING: root} if root else {}), **dict(map(pair, conf))}
     program = [script, *args]
     spark_submit = submit.spark_submit()
-    options = submit.options({**settings, _RESTORE: target}, properties_file)
     known_root = settings.get(STORAGE_SETTING) or given_root(properties_file)
-    problem = _missing(known_root, parse_target(target), plan=plan_only)
+    if own := given.root is not None and _place(given.root) == _place(known_root):
+        target = target.rpartition("#")[2]
+        given = parse_target(target)
+    options = submit.options({**settings, _RESTORE: target}, properties_file)
+    problem = _missing(known_root, given, plan=plan_only)
+    if problem and not plan_only:
+        raise NotFoundError(problem)
+    if own and not problem:
+        click.echo(f"this is the job's own storage root, so the same as --from {target}", err=True)
     if not plan_only:
-        if problem:
-            raise NotFoundError(problem)
+        if known_root is not None:
+            _refuse_beside_driver(known_root)
+            _confirm(known_root, given, yes=yes)
         submit.become([spark_submit, *options, *program])
     run = [spark_submit, *options]
     document = documents.no_plan(problem) if problem else submit.plan_of(run, program)
@@ -91,6 +108,45 @@ def restore_command(
     else:
         show_plan(document, [*submit.options(settings, properties_file), *program])
     click.get_current_context().exit(1 if document["problems"] else 0)
+
+
+def _refuse_beside_driver(root: str) -> None:
+    """Refuse a restore that would stop a driver, and take back what its sinks have got.
+
+    Raises:
+        RestoreError: a driver runs; on a file system that is not local that is not known.
+    """
+    if driver := holder(_place(root) or ""):
+        raise RestoreError(
+            f"nothing was changed: a driver runs the job under {root!r} ({driver}). A restore "
+            "would stop it, and take back from its sinks what they have got since the checkpoint. "
+            "Stop it first, as by absflow savepoint --stop; --plan shows what would be done"
+        )
+
+
+def _confirm(root: str, target: RestoreTarget, *, yes: bool) -> None:
+    """On a terminal, ask before a job that is there goes back; all but yes ends the command."""
+    if yes or not sys.stdin.isatty():
+        return
+    try:
+        newest = Reader(root).number("latest")
+    except (AbsflowError, NotImplementedError):
+        return  # there is no job yet that could lose anything, or only Spark can see it
+    number = target.checkpoint_id or (newest if target.root is None else "latest")
+    which = f"checkpoint {number}" if target.root is None else f"{target.root}#{number}"
+    click.echo(
+        f"The job under {root} goes back to {which}; its newest is {newest}. What came after is "
+        "abandoned, and taken back from its Delta sinks. --plan shows it."
+    )
+    click.confirm("Restore it?", abort=True)
+
+
+def _place(root: str | None) -> str | None:
+    """A storage root as all its names come to; None if it cannot be known here."""
+    try:
+        return None if root is None else plain_root(Reader(root).layout.root)
+    except (AbsflowError, NotImplementedError):
+        return None
 
 
 def _missing(root: str | None, target: RestoreTarget, *, plan: bool) -> str:

@@ -135,8 +135,8 @@ class FileReader:
             yield
         except TableNotFoundError as error:
             raise NotFoundError(
-                f"{self._root!r} is not the storage root of a job: there is no table {table!r}; "
-                "give the job's spark.absflow.storage.path"
+                f"{self._root!r} is not the storage root of a job (or its job is just starting): "
+                f"there is no table {table!r}; give the job's spark.absflow.storage.path"
             ) from error
         except (DeltaError, OSError, ValueError) as error:
             seen = re.sub(r"\x1b\[[0-9;]*m", "", str(error))

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from absflow.cli.documents import text
-from absflow.cli.options import id_or_latest, on_storage, open_console, root_of
+from absflow.cli.options import LATEST, id_or_latest, on_storage, open_console, root_of
 from absflow.cli.reader import Reader
 from absflow.cli.verification import Verification, verify
 
@@ -18,7 +18,7 @@ __all__ = ["verify_command"]
 
 
 @click.command("verify")
-@click.argument("checkpoint_id", metavar="ID", callback=id_or_latest)
+@click.argument("checkpoint_id", metavar="[ID]", default=LATEST, callback=id_or_latest)
 @on_storage
 def verify_command(
     checkpoint_id: int | str, storage: str | None, properties_file: Path | None, as_json: bool

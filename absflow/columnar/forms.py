@@ -24,6 +24,7 @@ import pandas as pd
 import pyarrow as pa
 
 from absflow.columnar.process import Context, Process, Result, check_whole
+from absflow.errors import ResultError
 
 __all__ = ["RowFunction", "can_take", "on_pandas", "per_row", "state_rows", "takes_context"]
 
@@ -105,7 +106,7 @@ def per_row(function: RowFunction) -> Process:
         for key, row in zip(context.key_of_row.tolist(), _tuples(rows), strict=True):
             made = called(after[key], row, *more)
             if not isinstance(made, tuple) or len(made) != 2:
-                raise TypeError(f"it returned {made!r}, but (state, outputs) is expected")
+                raise ResultError(f"returned {made!r}, but (state, outputs) is expected")
             after[key], outputs = made
             if outputs is not None:
                 emitted.extend(outputs)
@@ -160,17 +161,25 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _columns(what: str, rows: Sequence[tuple[Any, ...] | None], schema: pa.Schema) -> pa.Table:
-    """Rows of Python values as a table of ``schema``."""
+    """Rows of Python values as a table of ``schema``.
+
+    Raises:
+        ResultError: they are none.
+    """
     width = len(schema)
     for row in rows:
         if not isinstance(row, tuple) or len(row) != width:
-            raise TypeError(
-                f"{what} is {row!r}, but a tuple of {width} ({', '.join(schema.names)}) is expected"
+            raise ResultError(
+                f"returned a row that does not fit: {what} is {row!r}, but a tuple of {width} "
+                f"({', '.join(schema.names)}) is expected"
             )
     if not width:
         return pa.table({"_": pa.nulls(len(rows))}).select([])
     values = list(zip(*rows, strict=True)) if rows else [()] * width
-    for field, column in zip(schema, values, strict=True):
-        check_whole(what, field, column)
-    arrays = [pa.array(column, type_) for column, type_ in zip(values, schema.types, strict=True)]
+    try:
+        for field, column in zip(schema, values, strict=True):
+            check_whole(what, field, column)
+        arrays = [pa.array(col, type_) for col, type_ in zip(values, schema.types, strict=True)]
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise ResultError(f"returned a value that does not fit: {error}") from error
     return pa.table(arrays, schema=schema)

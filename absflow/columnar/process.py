@@ -33,7 +33,7 @@ from absflow.columnar.result import Frame, Misfit, Result, check_whole, conform,
 from absflow.columnar.state import KeyedState, Touched
 from absflow.columnar.timers import NEVER, TIMER_COLUMNS, Domain
 from absflow.columnar.whereabouts import line_of, line_of_error, trace_of
-from absflow.errors import ProcessError
+from absflow.errors import ProcessError, ResultError
 
 __all__ = [
     "Call",
@@ -173,8 +173,8 @@ def call(
         late: of each row, whether it came late; None if none did.
 
     Raises:
-        ProcessError: the function raised, or its result does not fit its declaration. Nothing of
-            the batch is committed.
+        ProcessError: the function raised. Nothing of the batch is committed.
+        ResultError: its result does not fit its declaration.
     """
     codes, unique = factorize(rows.select(state.table.column_names[: state.keys]))
     none = np.zeros(rows.num_rows, dtype=bool)
@@ -227,10 +227,12 @@ def _called(
     except Exception as error:
         bad = _first_bad(process, made, given)
         key = given.state.select(range(state.keys)).slice(bad, 1).to_pylist()[0]
-        raise ProcessError(
-            f"{made.at(line_of_error(error, process))}: the process function raised "
-            f"{type(error).__name__}: {error}; the first bad row has key {key}. The batch is not "
-            f"committed; mend the function or the row, and start the job again\n{trace_of(error)}"
+        wrong = isinstance(error, ResultError)  # of a form that looks at each row's result
+        said = str(error) if wrong else f"raised {type(error).__name__}: {error}"
+        raise (ResultError if wrong else ProcessError)(
+            f"{made.at(line_of_error(error, process))}: the process function {said}; the first bad "
+            f"row has key {key}. The batch is not committed; mend the function or the row, and "
+            f"start the job again\n{trace_of(error)}"
         ) from error
     try:
         if not isinstance(result, Result):
@@ -244,7 +246,7 @@ def _called(
             return Processed(None, after)
         return Processed(conform(result.output, made.output, "output"), after)
     except Misfit as wrong:
-        raise ProcessError(f"{made.at(line_of(process))}: {wrong}") from wrong.__cause__
+        raise ResultError(f"{made.at(line_of(process))}: {wrong}") from wrong.__cause__
 
 
 def _invoke(process: Process, made: Call, given: _Given) -> Result:

@@ -10,18 +10,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["line_of", "line_of_error", "trace_of"]
+__all__ = ["is_users", "line_of", "line_of_error", "trace_of"]
 
 _PACKAGE = Path(__file__).parents[1]
 
 
 def line_of(function: Callable[..., Any]) -> str:
-    """``file:line`` where a function begins; of one that has no code of Python, what it is."""
+    """``function NAME at file:line``, where it begins; what it is, if it has no code of Python."""
     given = inspect.unwrap(function)
     for candidate in (given, getattr(given, "func", None), type(given).__call__):
         code = getattr(candidate, "__code__", None)
         if code is not None:
-            return f"{code.co_filename}:{code.co_firstlineno}"
+            name = str(getattr(candidate, "__qualname__", code.co_name)).rpartition("<locals>.")[2]
+            return f"function {name} at {code.co_filename}:{code.co_firstlineno}"
     return repr(given)
 
 
@@ -40,6 +41,11 @@ def line_of_error(error: BaseException, function: Callable[..., Any]) -> str:
 def trace_of(error: BaseException) -> str:
     """The traceback below absflow's own frames."""
     return "".join(traceback.format_list(_outside(error))).rstrip()
+
+
+def is_users(file: str) -> bool:
+    """Whether a file of Python is the user's own: neither absflow's nor of a library."""
+    return _PACKAGE not in Path(file).parents and not _is_library(file)
 
 
 def _outside(error: BaseException) -> list[traceback.FrameSummary]:

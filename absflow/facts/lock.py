@@ -31,7 +31,7 @@ from datetime import datetime, timezone
 
 from absflow.errors import StorageError
 
-__all__ = ["RootLock", "driver_gone", "hold"]
+__all__ = ["RootLock", "driver_gone", "hold", "holder"]
 
 # Far above what a driver needs to end its micro-batches and what it still appends.
 TAKEOVER_WAIT_S = 60.0
@@ -118,15 +118,34 @@ def driver_gone(root: str) -> bool:
         return False
     if f" on {socket.gethostname()}, started " not in (_text(path) or ""):
         return False
+    return _is_held(path) is False
+
+
+def holder(root: str) -> str:
+    """The driver that holds a root's lock now, in words; empty if none does, or it is not known.
+
+    Args:
+        root: the storage root; of one that is no local directory nothing is known.
+    """
+    path = f"{root}/{_LOCK}"
+    if not root.startswith("/") or not _is_held(path):
+        return ""
+    return _text(path) or "unknown"
+
+
+def _is_held(path: str) -> bool | None:
+    """Whether somebody holds a lock; None if it is not known."""
     try:
         file = os.open(path, os.O_RDONLY)
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         finally:
             os.close(file)
+    except BlockingIOError:
+        return True
     except OSError:
-        return False
-    return True
+        return None
+    return False
 
 
 def local_directory(root: str) -> str | None:

@@ -50,6 +50,11 @@ class Stages:
         """The stage as a checkpoint has it; as it is now if there was none of this name."""
         return self.by_attempt.get(taken_by, {}).get(columns.stage, columns)
 
+    def before(self, columns: StageColumns) -> list[StageColumns]:
+        """The stage as it is in each of its other tables; the one that counts most comes last."""
+        found = (stages.get(columns.stage, columns) for stages in self.by_attempt.values())
+        return list({each.table: each for each in found if each.table != columns.table}.values())
+
     def elsewhere(self, columns: StageColumns) -> list[Whose]:
         """Those whose state of the stage lies in another table."""
         return [n for n in self.by_attempt if self.at(columns, n).table != columns.table]

@@ -52,7 +52,7 @@ class FailureReason(Enum):
     HELD_TOO_MUCH = ("HELD_TOO_MUCH", True, "alignment held more than alignment.max-held")
     DECLINED = ("DECLINED", False, "a stage met a later barrier before it could align this one")
     SUBSUMED = ("SUBSUMED", False, "a later checkpoint completed first")
-    DRIVER_RESTART = ("DRIVER_RESTART", False, "the driver was restarted while it was pending")
+    DRIVER_RESTART = ("DRIVER_RESTART", False, "the driver ended while it was pending")
     JOB_STOPPED = ("JOB_STOPPED", False, "the job was stopped while it was pending")
 
     def __init__(self, code: str, counted: bool, sentence: str) -> None:

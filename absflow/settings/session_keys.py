@@ -62,6 +62,13 @@ SESSION_KEYS = (
         "The tables of a job have few files; one task is enough to know them.",
     ),
     SessionKey(
+        "spark.log.level",
+        "ERROR",
+        "At its own level, INFO, Spark logs ten megabytes a minute of a job that has nothing to "
+        "do. What absflow says is Python's logging, and does not change with it.",
+    ),
+    SessionKey("spark.ui.showConsoleProgress", "false", ""),
+    SessionKey(
         "spark.sql.streaming.checkpointFileManagerClass",
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
         "Only on local disks, and where Hadoop has no native library (as in a PySpark from pip): "

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from absflow.protocol.checkpoints import StageColumns
 from absflow.protocol.lineage import SPAN
+from absflow.protocol.recovery.matching import widens
 from absflow.storage.sql import each, literal, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 __all__ = [
+    "as_now",
     "changes",
     "comparable",
     "comparable_state",
+    "completed",
+    "deleted",
+    "difference",
     "lineage_of",
     "newest",
     "stage",
     "struct",
+    "timers",
 ]
 
 
@@ -41,6 +47,42 @@ def newest(columns: StageColumns, rows: str, last: str, at: str | None = None) -
                  row_number() OVER (PARTITION BY {partition} ORDER BY {last} DESC) AS _absflow_rank
           FROM {rows})
         WHERE _absflow_rank = 1 AND op = 'upsert'"""
+
+
+def as_now(columns: StageColumns, schema: StructType, then: StructType) -> str:
+    """What to SELECT of state in another table, so that it has the columns of now.
+
+    Args:
+        columns: the stage, as it is now.
+        schema: of its state history.
+        then: of the other one, whose key columns have the same names.
+
+    Returns:
+        The expressions; empty if the key columns have other types. A column of now that the other
+        table does not have, or has with values that it cannot hold, is null.
+    """
+    if any(then[name].dataType != schema[name].dataType for name in columns.key):
+        return ""
+    state = []
+    for name in columns.state:
+        was = then[name].dataType if name in then.fieldNames() else None
+        if was == (due := schema[name].dataType):
+            state.append(quoted(name))
+        elif was is not None and _holds(due, was):
+            state.append(f"CAST({quoted(name)} AS {due.simpleString()}) AS {quoted(name)}")
+        else:
+            state.append(f"NULL AS {quoted(name)}")
+    return ", ".join(["at_checkpoint", *map(quoted, columns.key), *state])
+
+
+def _holds(due: DataType, was: DataType) -> bool:
+    """Whether every value of a type is one of ``due``, another."""
+    from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import NumericType
+
+    if not (isinstance(was, NumericType) and isinstance(due, NumericType)):
+        return False
+    return widens(str(to_arrow_type(was)), str(to_arrow_type(due)))
 
 
 def lineage_of(lineage: str, compacted: str) -> str:
@@ -126,6 +168,69 @@ def changes(columns: StageColumns, schema: StructType, history: str, lineages: s
         SELECT checkpoint_id, op, {names}
         FROM (SELECT *, {" AND ".join(same)} AS _absflow_same FROM compared)
         WHERE NOT _absflow_same"""
+
+
+def deleted(facts: str) -> str:
+    """The ids of the checkpoints that are gone, by the table of facts."""
+    return f"SELECT DISTINCT checkpoint_id FROM {facts} WHERE kind = 'DELETED'"
+
+
+def completed(facts: str) -> str:
+    """The COMPLETED facts of the checkpoints that are there."""
+    return f"""
+        SELECT f.* FROM {facts} AS f
+        LEFT ANTI JOIN ({deleted(facts)}) AS d ON d.checkpoint_id = f.checkpoint_id
+        WHERE f.kind = 'COMPLETED'"""
+
+
+def timers(columns: StageColumns, state: str, domains: Mapping[str, str]) -> str:
+    """The timers in a state: one row each.
+
+    Args:
+        columns: the stage.
+        state: a SELECT of its state.
+        domains: the column of the state that has the timers of each domain.
+    """
+    keys = each("state", columns.key)
+    parts = (
+        f"SELECT {keys}, {literal(domain)} AS domain, timer.time, timer.name "
+        f"FROM state LATERAL VIEW explode({quoted(column)}) AS timer"
+        for domain, column in domains.items()
+    )
+    return f"WITH state AS ({state}) {' UNION ALL '.join(parts)}"
+
+
+def difference(
+    before: str, old: StageColumns, after: str, columns: StageColumns, schema: StructType | None
+) -> str:
+    """The keys whose state is not the same in two SELECTs, with both.
+
+    Args:
+        before: the one, whose rows are of the stage as ``old``.
+        old: the stage then; its key columns are those of ``columns``.
+        after: the other, whose rows are of the stage as ``columns``.
+        columns: the stage.
+        schema: of its state history; None if the state columns are not the same.
+    """
+    same_key = " AND ".join(f"a.{k} <=> b.{k}" for k in map(quoted, columns.key))
+    keys = ", ".join(f"coalesce(a.{k}, b.{k}) AS {k}" for k in map(quoted, columns.key))
+    was, now = (
+        struct((n, f"{side}.{quoted(n)}") for n in of.state)
+        for side, of in (("a", old), ("b", columns))
+    )
+    equal = "false"
+    if schema is not None:
+        states = (comparable_state(columns, schema, side) for side in ("a.", "b."))
+        equal = " AND ".join(f"{x} <=> {y}" for x, y in zip(*states, strict=True))
+    return f"""
+        SELECT CASE WHEN a._absflow_there IS NULL THEN 'added'
+                    WHEN b._absflow_there IS NULL THEN 'removed'
+                    ELSE 'changed' END AS op, {keys},
+               IF(a._absflow_there, {was}, NULL) AS before,
+               IF(b._absflow_there, {now}, NULL) AS after
+        FROM (SELECT *, true AS _absflow_there FROM ({before})) AS a
+        FULL OUTER JOIN (SELECT *, true AS _absflow_there FROM ({after})) AS b ON {same_key}
+        WHERE a._absflow_there IS NULL OR b._absflow_there IS NULL OR NOT ({equal or "true"})"""
 
 
 def comparable_state(columns: StageColumns, schema: StructType, side: str = "") -> list[str]:

@@ -1,6 +1,9 @@
 """Runs commands, and reads what they print."""
 
 import json
+import os
+import pty
+import subprocess
 
 from click.testing import CliRunner
 
@@ -30,3 +33,23 @@ def failure(root, *arguments):
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
     return done.stderr.removesuffix("\n")
+
+
+def typed_into(command, typed):
+    """The exit code, and all that a person sees who types this on a terminal."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as asked:
+        os.close(theirs)
+        os.write(ours, typed)
+        seen = b""
+        while chunk := _read(ours):
+            seen += chunk
+    os.close(ours)
+    return asked.returncode, seen.decode()
+
+
+def _read(terminal):
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # the other side has hung up
+        return b""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -251,6 +251,30 @@ def restore(root: Root, attempt: int, checkpoint_id: int) -> None:
     _write(root.path / "attempts", ATTEMPTS, [{**row, **new} for row in facts[:2]])
 
 
+def change_columns(
+    root: Root, stages: Iterable[Stage], checkpoints: Sequence[Checkpoint], attempt: int = 2
+) -> None:
+    """Let a job go on from its newest checkpoint with stages of other columns, in other tables."""
+    after = write_root(root.path.with_name("after"), stages, checkpoints, attempt)
+    origin = f"file:{root.path}#{checkpoints[0].id - 1}"
+    for name, schema in (
+        ("attempts", ATTEMPTS),
+        ("barriers", BARRIERS),
+        ("checkpoints", CHECKPOINTS),
+    ):
+        rows = DeltaTable(after.path / name).to_pyarrow_table().to_pylist()
+        for row in rows if name == "attempts" else []:
+            row["incarnation"] += 2
+            if row["kind"] == "STARTED":
+                described = json.loads(row["details"])
+                for stage, columns in described.items():
+                    columns["table"] = f"{stage}.{attempt}"
+                row |= {"restored_from": origin, "details": json.dumps(described)}
+        _write(root.path / name, schema, rows)
+    for stage in after.stages:
+        (after.path / "state" / stage).rename(root.path / "state" / f"{stage}.{attempt}")
+
+
 def fail_restore(root: Root, attempt: int, checkpoint_id: int) -> None:
     """Begin an attempt from a checkpoint, and say that this has failed."""
     restore(root, attempt, checkpoint_id)
@@ -342,6 +366,9 @@ def _report(c: Checkpoint, number: int, stage: Stage, changed: int, lineage: Ite
         "busy": 0.25 + 0.5 * number if c.id != 4 else None,
         "backpressured": 0.0 if number else 0.125,
         "backlogs": [] if number else None,
+        "watermark": None,
+        "late_rows": 0,
+        "event_time": None,
     }
     if stage.name == "aircraft":
         unread = {"input": "legs", "commits": 31, "rows": 4_500, "bytes": 270_000, "age_ms": 9_300}

@@ -70,6 +70,11 @@ def test_what_is_printed_is_golden(small, arguments):
     assert printed == file.read_text(encoding="utf-8")
 
 
+def test_show_without_an_id_is_of_the_latest(small):
+    """Neither the pending 9 nor an aborted one."""
+    assert succeed(small, "show") == succeed(small, "show", "latest") == succeed(small, "show", "8")
+
+
 def test_the_real_tables_are_not_styled_in_a_pipe(small):
     """No escape codes reach a pipe."""
     assert "\x1b" not in succeed(small, "history")

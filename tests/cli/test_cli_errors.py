@@ -98,8 +98,9 @@ def test_another_directory_is_no_storage_root(tmp_path):
     """The error names the table that was looked for."""
     for root in (tmp_path, tmp_path / "absent"):
         assert failure(root, "history") == (
-            f"absflow: {str(root)!r} is not the storage root of a job: there is no table "
-            f"{str(root / 'attempts')!r}; give the job's spark.absflow.storage.path"
+            f"absflow: {str(root)!r} is not the storage root of a job (or its job is just "
+            f"starting): there is no table {str(root / 'attempts')!r}; give the job's "
+            "spark.absflow.storage.path"
         )
 
 

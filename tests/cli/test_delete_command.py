@@ -1,9 +1,6 @@
 """``absflow delete``: what it shows, whom it asks, and what it writes for the driver."""
 
 import json
-import os
-import pty
-import subprocess
 import sys
 import threading
 from datetime import datetime, timezone
@@ -12,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from commands_run import typed_into
 from deltalake import write_deltalake
 from shared_roots import write_small_root
 from storage_roots import Root, answer, end_driver, requests, retire
@@ -47,23 +45,8 @@ def failure(root, *arguments):
 
 def terminal(root, *arguments, typed):
     """The exit code, and all that a person sees who types this."""
-    ours, theirs = pty.openpty()
     command = [sys.executable, "-c", MAIN, "delete", *arguments, "--storage", str(root.path)]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as asked:
-        os.close(theirs)
-        os.write(ours, typed)
-        seen = b""
-        while chunk := _read(ours):
-            seen += chunk
-    os.close(ours)
-    return asked.returncode, seen.decode()
-
-
-def _read(terminal):
-    try:
-        return os.read(terminal, 4096)
-    except OSError:  # the other side has hung up
-        return b""
+    return typed_into(command, typed)
 
 
 # -- what it shows ----------------------------------------------------------------------------

@@ -64,6 +64,12 @@ def test_a9_what_is_whole_is_read_and_found_so(root, checkpoint_id):
     assert parts["state that attempt 1 works on"]["files"] == 1
 
 
+def test_verify_without_an_id_is_of_the_latest(root):
+    """As `show` is; the pending 9 is none."""
+    assert succeed(root, "verify") == succeed(root, "verify", "8")
+    assert document(root, "verify")["checkpoint_id"] == 8
+
+
 def test_a9_verify_finds_a_flipped_bit_in_a_set(root):
     """By the checksum of the page, naming the file, and a checkpoint that does not need it."""
     path = set_file(root, 4)

@@ -166,7 +166,7 @@ def test_a_function_that_can_do_without_the_context_is_not_given_it(function, n)
 
 
 WRONG = {
-    "it returned None, but (state, outputs) is expected": None,
+    "returned None, but (state, outputs) is expected": None,
     "state is (1,), but a tuple of 2 (n, name) is expected": ((1,), None),
     "state is [1, 'x'], but a tuple of 2 (n, name) is expected": ([1, "x"], None),
     "output is ('a',), but a tuple of 2 (k, total) is expected": (None, [("a",)]),

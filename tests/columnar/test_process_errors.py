@@ -15,7 +15,7 @@ from process_cases import AB, EMPTY, MADE, STORED, error_of, returning, rows, st
 from absflow.columnar.forms import on_pandas, per_row
 from absflow.columnar.process import Result, call
 from absflow.columnar.state import KeyedState
-from absflow.errors import ProcessError
+from absflow.errors import ProcessError, ResultError
 
 
 def hits_bad_row(values):
@@ -77,21 +77,54 @@ def by_row(_state, _row):
 
 
 @pytest.mark.parametrize(
-    ("process", "function", "line"),
+    ("process", "function", "line", "named"),
     [
-        (in_arrow, hits_bad_row, 2),
-        (on_pandas(in_pandas), hits_bad_row, 2),
-        (returns_nothing, returns_nothing, 0),
-        (on_pandas(returns_nothing), returns_nothing, 0),
-        (per_row(by_row), by_row, 0),
-        (looks_up, looks_up, 1),
+        (in_arrow, hits_bad_row, 2, ""),
+        (on_pandas(in_pandas), hits_bad_row, 2, ""),
+        (looks_up, looks_up, 1, ""),
+        (returns_nothing, returns_nothing, 0, "function returns_nothing at "),
+        (on_pandas(returns_nothing), returns_nothing, 0, "function returns_nothing at "),
+        (per_row(by_row), by_row, 0, "function by_row at "),
     ],
 )
-def test_the_message_begins_with_the_users_line(process, function, line):
-    """The last of their own that was on the way, else where the function begins."""
-    at = f"{__file__}:{inspect.getsourcelines(function)[1] + line}"
+def test_the_message_begins_with_the_users_line(process, function, line, named):
+    """The last of their own that was on the way, else the function's name, and where it begins."""
+    at = f"{named}{__file__}:{inspect.getsourcelines(function)[1] + line}"
     message = error_of(process, rows(("a", -1)))
     assert message.startswith(f"stage 'legs', input 'flights', {at} (key group 17): ")
+
+
+@pytest.mark.parametrize(
+    ("process", "kind"),
+    [
+        (in_arrow, ProcessError),
+        (looks_up, ProcessError),
+        (returns_nothing, ResultError),
+        (returning(Result(output=pa.table({"k": ["a"]}))), ResultError),
+        (per_row(by_row), ResultError),
+        (per_row(lambda _state, row: (("one", "x"), [row])), ResultError),
+    ],
+)
+def test_a_wrong_result_is_told_from_what_the_function_raised(process, kind):
+    """The one would come again, the other may pass."""
+    with pytest.raises(ProcessError) as caught:
+        call(process, MADE, rows(("a", -1)), EMPTY)
+    assert type(caught.value) is kind
+
+
+def test_a_function_without_a_name_of_its_own_is_named_by_what_it_is():
+    """A closure without what it is in, an instance by its class, one of C by its repr."""
+
+    class Refuses:
+        def __call__(self, _rows, _state, _context):
+            return None
+
+    def inner(_rows, _state, _context):
+        return None
+
+    for process, name in ((inner, "inner"), (Refuses(), "Refuses.__call__")):
+        assert f", function {name} at {__file__}:" in error_of(process)
+    assert f", {print!r} (key group 17): " in error_of(print)
 
 
 def test_a_bad_pair_of_keys_is_told_by_one_of_them():

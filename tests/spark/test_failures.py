@@ -83,7 +83,7 @@ def test_a_failing_function_fails_the_job_loudly_and_commits_nothing(
         run(spark, root, job_of(spark, root, process), {"restart.attempts": "0"})
     assert all(word in str(failed.value) for word in words), str(failed.value)
     first = rf"stage 'left', input 'a', .*/failing\.py:{line_in(process)} \(key group \d+\): "
-    assert re.match(first, str(failed.value))
+    assert re.match(f"job 'failing' gave up: {first}", str(failed.value))
     assert isinstance(failed.value.__cause__, absflow.ProcessError)
     assert re.match(first, str(failed.value.__cause__))
     assert failed.value.__cause__.__cause__ is None  # nor Spark's, which Python would print first

@@ -96,7 +96,7 @@ def test_checkpoints_are_those_of_the_job_as_it_is_now(spark, tmp_path):
         (r.checkpoint_id, r.kind.value, r.status.value, r.abandoned, r.reason, r.attempt)
         for r in record.shown
     ]
-    assert rows[8]["sentence"] == "the driver was restarted while it was pending"
+    assert rows[8]["sentence"] == "the driver ended while it was pending"
     assert [row["checkpoint_id"] for row in rows if row["abandoned"]] == [5, 6, 7, 8, 9]
     assert rows[9]["type"] == "SAVEPOINT"
 
@@ -327,7 +327,7 @@ def aircraft_too():
 def test_another_directory_is_no_storage_root(spark, tmp_path):
     """Neither an empty nor an absent one."""
     for path in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(absflow.NotFoundError, match="is not the storage root of a job"):
+        with pytest.raises(absflow.NotFoundError, match=r"a job \(or its job is just starting"):
             absflow.history(spark, str(path))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,17 +13,16 @@ import pytest
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
+BIN = Path(sys.executable).parent
+# They would let the job find more than what is installed, or what a new shell does not know.
+TOO_MUCH = {"PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME", "VIRTUAL_ENV"}
+
+
 def shell(folder: Path, script: str) -> str:
-    """What the lines print, in a shell that has this environment's programs."""
-    bin_folder = str(Path(sys.executable).parent)
-    # PYTHONPATH would let the job find more than what is installed.
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment = {
-        **inherited,
-        "PATH": f"{bin_folder}:{os.environ['PATH']}",
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
+    """What the lines print, in a shell in which the environment is not activated."""
+    path = [each for each in os.environ["PATH"].split(":") if Path(each) != BIN]
+    inherited = {name: value for name, value in os.environ.items() if name not in TOO_MUCH}
+    environment = {**inherited, "PATH": ":".join(path), "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(
         ["bash", "-e", "-c", script],
         env=environment,
@@ -36,10 +36,11 @@ def shell(folder: Path, script: str) -> str:
 
 
 def test_the_commands_that_are_printed_run_the_job_and_its_test(tmp_path: Path) -> None:
-    """spark-submit, the history, the state and the written test: every line as it is printed."""
-    advice = shell(tmp_path, "absflow new visits")
+    """Every line as it is printed, from activating the environment to the written test."""
+    advice = shell(tmp_path, f"{BIN / 'absflow'} new visits")
     commands = advice.split("\n\n", 1)[1]
-    printed = shell(tmp_path, commands)
+    printed = shell(tmp_path, f"exec 2>&1\n{commands}")
+    assert re.search(r"^[\d :,-]+ job 'visits' started on \S+: attempt 1,", printed, re.MULTILINE)
     assert "all input is read; the last checkpoint is" in printed
     assert "0 aborted, 0 pending" in printed
     assert "2 of 2 keys of visits at checkpoint" in printed

@@ -38,9 +38,9 @@ def started(spark: SparkSession, root: Path) -> dict[str, dict[str, object]]:
 
 
 def test_an_attempt_goes_on_with_the_ranges_it_began_with(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Spark keeps the number of shuffle partitions of a query; so do they, whatever conf says."""
+    """Spark keeps the number of shuffle partitions of a query; so do they, and a start says it."""
     write_source(tmp_path / "given", files=4, rows=200, seed=3)
     (tmp_path / "a").mkdir()
     files = sorted((tmp_path / "given").iterdir())
@@ -52,8 +52,14 @@ def test_an_attempt_goes_on_with_the_ranges_it_began_with(
     assert {len(stage["ranges"]) for stage in began.values()} == {2}  # type: ignore[arg-type]
     for file in files[2:]:
         file.rename(tmp_path / "a" / file.name)
+    assert not [r for r in caplog.records if "shuffle.partitions" in r.getMessage()]
     with shuffle_partitions(spark, 5):
         finished = run(spark, tmp_path, key_groups="9")
+    (said,) = (r for r in caplog.records if "shuffle.partitions" in r.getMessage())
+    assert said.levelname == "WARNING"
+    assert said.getMessage().startswith(
+        "spark.sql.shuffle.partitions is 5, but attempt 1 was begun with 2 tasks"
+    )
     check(spark, tmp_path, finished, 4)
     assert started(spark, tmp_path) == began
 

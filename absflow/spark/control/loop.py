@@ -31,8 +31,9 @@ from absflow.spark.batch.backpressure import Backpressure
 from absflow.spark.batch.listener import BatchDone, QueryDied, QueryIdle, QueryListener
 from absflow.spark.control.effects import CoordinatorEffects
 from absflow.spark.control.facts_wanted import FactWanted
-from absflow.spark.control.failures import failure_of
+from absflow.spark.control.failures import failure_of, shortened, without_stack
 from absflow.spark.control.finaliser import Finaliser, ManifestReady
+from absflow.spark.control.kept import kept_ranges
 from absflow.spark.control.lookout import Lookout
 from absflow.spark.control.occupation import Occupation
 from absflow.spark.control.progress import Progress
@@ -198,6 +199,8 @@ class JobLoop:
             self._prepared.claim.lock.release()
             raise
         _LOG.info("%s", self._started_line())
+        if kept := self._kept_line():
+            _LOG.warning("%s", kept)
         self._lookout.start()
         self._thread.start()
         atexit.register(self._stop_with_program)
@@ -216,6 +219,15 @@ class JobLoop:
             f"job {self.job!r} started on {self._root.layout.root}: attempt {prepared.attempt}, "
             f"driver {prepared.claim.incarnation}, "
             + (f"goes on from checkpoint {newest}" if newest else "no checkpoint yet")
+        )
+
+    def _kept_line(self) -> str:
+        prepared = self._prepared
+        return kept_ranges(
+            prepared.attempt,
+            len(next(iter(prepared.ranges.values()))),
+            self._settings.key_groups,
+            int(self._spark.conf.get("spark.sql.shuffle.partitions") or 200),
         )
 
     def _stop_with_program(self) -> None:
@@ -295,7 +307,7 @@ class JobLoop:
                 raise JobFailedError(
                     f"job {self._graph.job!r} gave up: checkpoint {checkpoint_id} could not be "
                     f"published to sink {sink!r}. Nothing is lost: mend the cause and start the "
-                    f"job again, which makes it good. The error: {error}"
+                    f"job again, which makes it good. The error: {without_stack(str(error))}"
                 ) from error
             case Exception():
                 raise event
@@ -373,7 +385,7 @@ class JobLoop:
 
 def _failed(error: BaseException) -> JobFailedError:
     if isinstance(error, JobFailedError):
-        return error
-    failure = JobFailedError(f"the job stopped: {error}")
+        return shortened(error)
+    failure = JobFailedError(f"the job stopped: {without_stack(str(error))}")
     failure.__cause__ = error
-    return failure
+    return shortened(failure)

@@ -125,16 +125,16 @@ class Queries:
         policy = self._policy
         now = clock.steady_ms()
         query.restarts, delay = on_failure(policy, query.restarts, query.started_ms, now)
-        cause = query.query.exception() if query.query is not None else None
         failed = self._failure(event.error)
-        if delay is None:
+        if delay is None or failed.is_final:
+            # Never from Spark's own error: its stack is screens long, and Spark has logged it.
             raise JobFailedError(
                 failed.at_end(
-                    f"job {self._job!r} gave up: the query of {query.title} died "
-                    f"after {query.restarts.in_a_row} restarts in a row "
-                    f"(spark.absflow.restart.attempts is {policy.attempts})"
+                    self._job,
+                    f"the query of {query.title} died after {query.restarts.in_a_row} restarts in "
+                    f"a row (spark.absflow.restart.attempts is {policy.attempts})",
                 )
-            ) from (failed.cause or cause)
+            ) from failed.cause
         _LOG.warning("%s died, restart in %d ms: %s", query.title, delay, failed.words)
         query.restart_at_ms = now + delay
 

@@ -68,14 +68,15 @@ class Run:
             Whether it has ended.
 
         Raises:
-            JobFailedError: it gave up; ``__cause__`` says why.
+            JobFailedError: it gave up; the message says why, and ``__cause__`` where in your code.
             FencedError: a newer driver of the job took over.
         """
         if not self._loop.done.wait(timeout):
             return False
         if self._loop.failure is not None:
             self._failure_is_known = True
-            raise self._loop.failure
+            # Without the frames of the job's thread, which say nothing of the cause.
+            raise self._loop.failure.with_traceback(None)
         return True
 
     def savepoint(self, timeout: float | None = None) -> int:
