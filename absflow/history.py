@@ -232,10 +232,8 @@ class History:
         Returns:
             The names. A stage's ``-`` becomes ``_``, unless another stage has that name.
         """
-        views = {
-            "checkpoints": self._checkpoints_sql(),
-            "checkpoint_stages": self._checkpoint_stages_sql(),
-        }
+        views = {"checkpoints": self._checkpoints_sql()}
+        views["checkpoint_stages"] = self._checkpoint_stages_sql()
         for name, columns in self._stages.items():
             if columns.key:
                 plain = name.replace("-", "_")
@@ -346,9 +344,8 @@ class History:
 
     def _lost(self) -> list[int]:
         """What a driver that is no more has left pending: it stays so until the next start."""
-        if self._lost_driver():
-            return [trigger.barrier.checkpoint_id for trigger in self._reader.known().pending]
-        return []
+        pending = self._reader.known().pending if self._lost_driver() else ()
+        return [trigger.barrier.checkpoint_id for trigger in pending]
 
     def _lost_driver(self) -> str:
         """The driver that is no more now, in words; empty if there is one, or may be."""
