@@ -18,9 +18,11 @@ from reading import assert_same_rows, completed, durable_files, files_read, rows
 from session import settings
 
 import absflow
+from absflow.sinks import SinkRestore
 from absflow.spark.batch.alignment_log import AlignmentLog
 from absflow.spark.control.publisher import Publisher
 from absflow.spark.start.restore_plan import RestorePlan
+from absflow.spark.start.sink_columns import SinkOutput, fit_output
 from absflow.storage.delta import transactions
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -260,15 +262,11 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("point", "has_it"),
+    "point",
     [("absflow.sinks.add_columns", False), ("absflow.spark.start.attempt._published", True)],
 )
 def test_a_kill_before_the_attempt_is_ready_is_made_good(
-    spark: SparkSession,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    point: str,
-    has_it: bool,
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: tuple[str, bool]
 ) -> None:
     """Between putting back and adding columns, and behind both: twice, then a start goes on.
 
@@ -281,10 +279,10 @@ def test_a_kill_before_the_attempt_is_ready_is_made_good(
 
     for _ in range(2):
         with monkeypatch.context() as patch:
-            patch.setattr(point, dies)
+            patch.setattr(point[0], dies)
             with pytest.raises(Killed):
                 run(spark, tmp_path, doubled, first)
-        assert ("double" in columns_of(tmp_path)) == has_it
+        assert ("double" in columns_of(tmp_path)) == point[1]
     run(spark, tmp_path, doubled)  # what is not ready is restored again, without being asked for
     check(tmp_path, (READ, to_group), (FILES, doubled))
     row = next(r for r in completed(spark, tmp_path / "job") if r["attempt"] > 1)
@@ -317,12 +315,30 @@ def test_another_type_is_a_problem_of_the_plan(spark: SparkSession, tmp_path: Pa
     assert "'double' (bigint) in the output" in problem
 
 
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        ("(id BIGINT, v BIGINT NOT NULL) USING delta", "it is NOT NULL"),
+        ("(id BIGINT, v BIGINT) USING delta PARTITIONED BY (v)", "the table is partitioned by it"),
+    ],
+)
+def test_a_column_that_must_have_a_value_cannot_be_dropped(
+    spark: SparkSession, tmp_path: Path, table: str, why: str
+) -> None:
+    """The plan says so, and what to do."""
+    place = f"file:{tmp_path / 'sink'}"
+    spark.sql(f"CREATE TABLE delta.`{place}` {table}")
+    output = SinkOutput("out", "columns", "tally", pa.schema([("id", pa.int64())]), fork=False)
+    planned, _ = fit_output(spark, output, SinkRestore(place, now=0))
+    assert planned.problems == (
+        f"sink 'out': column 'v' (bigint) of table {place!r} is not in the output of stage "
+        f"'tally', and cannot be null, for {why}; emit it, or give the sink another path",
+    )
+
+
 @pytest.mark.parametrize("process", [doubled, bare])
 def test_what_is_still_to_be_published_has_its_old_columns(
-    spark: SparkSession,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    process: Callable[..., Any],
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: Any
 ) -> None:
     """An on-checkpoint sink gets them from the channel of before, and others behind them."""
     source = source_files(tmp_path / "a", rows=60, seed=5)
@@ -366,10 +382,10 @@ def test_a_table_that_others_have_written_is_left_alone(
     assert (planned().problems, of_sinks(planned())) == ((), [ADDED])
     spark.sql(f"INSERT INTO delta.`{sink}` VALUES (-1, -1, -1)")
     (problem,) = planned().problems
-    assert f"table 'file:{sink}', which others have written, has columns struct<" in problem
+    assert f"table 'file:{sink}', which may hold rows of others, has columns struct<" in problem
     assert problem.endswith("or add 'double' (bigint) to it yourself (ALTER TABLE)")
     (problem,) = plan(spark, tmp_path, doubled, first, sink=sink).problems
-    assert "which others have written" in problem
+    assert "which may hold rows of others" in problem
     spark.sql(f"ALTER TABLE delta.`{sink}` ADD COLUMNS (double BIGINT)")
     assert (planned().problems, of_sinks(planned())) == ((), [])
     note = "of a fork: it gets the rows after the checkpoint only"

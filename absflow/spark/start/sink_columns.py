@@ -139,8 +139,8 @@ def _of_others(output: SinkOutput, planned: SinkRestore, there: StructType, fit:
     if fit.added and not fit.unfilled and not fit.other:
         own += f", or add {', '.join(map(_text, fit.added))} to it yourself (ALTER TABLE)"
     return (
-        f"sink {output.sink!r}: table {planned.place!r}, which others have written, has columns "
-        f"{there.simpleString()}, but the output of stage {output.stage!r} is "
+        f"sink {output.sink!r}: table {planned.place!r}, which may hold rows of others, has "
+        f"columns {there.simpleString()}, but the output of stage {output.stage!r} is "
         f"{from_arrow_schema(output.columns).simpleString()}; {own}"
     )
 
@@ -149,11 +149,11 @@ def _problems(
     spark: SparkSession, output: SinkOutput, planned: SinkRestore, fit: ColumnsFit
 ) -> Iterator[str]:
     """What forbids that the output goes to the job's own table."""
-    at = "" if planned.then is None else f", at version {planned.then}, which it goes back to"
+    at = "" if planned.then is None else f", at version {planned.then}, which it goes back to,"
     table = f"table {planned.place!r}{at}"
     for field, due in fit.other:
         yield (
-            f"sink {output.sink!r}: column {_text(field)} of {table}, is {_text(due)} in the "
+            f"sink {output.sink!r}: column {_text(field)} of {table} is {_text(due)} in the "
             f"output of stage {output.stage!r}; emit it as it was, or under another name, or give "
             "the sink another path"
         )
@@ -164,7 +164,7 @@ def _problems(
         if field.name in parted or not field.nullable:
             why = "the table is partitioned by it" if field.name in parted else "it is NOT NULL"
             yield (
-                f"sink {output.sink!r}: column {_text(field)} of {table}, is not in the output of "
+                f"sink {output.sink!r}: column {_text(field)} of {table} is not in the output of "
                 f"stage {output.stage!r}, and cannot be null, for {why}; emit it, or give the sink "
                 "another path"
             )
