@@ -13,10 +13,11 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructField
 
 from absflow.errors import GraphError
 from absflow.storage.delta import tables, transactions
+from absflow.storage.delta.columns import add_columns
 from absflow.storage.delta.log import Commit
 from absflow.storage.delta.log_back import LogBack, what_is_gone
 from absflow.storage.delta.names import unfit
@@ -110,6 +111,8 @@ class SinkRestore:
         note: what else to know, in words.
         published: the newest checkpoint published to it then, as far as it is known.
         new: the job has not written to it before.
+        added: columns that its table gets behind that, at its end.
+        unfilled: columns of its table that are null from then on, for the output lacks them.
     """
 
     place: str
@@ -120,6 +123,8 @@ class SinkRestore:
     note: str = ""
     published: int | None = None
     new: bool = False
+    added: tuple[StructField, ...] = ()
+    unfilled: tuple[StructField, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,19 +232,10 @@ class DeltaSink:
         """Create the table up front: several writers creating one path at once would conflict.
 
         Raises:
-            GraphError: if the table is there with other columns.
-            StorageError: if it cannot be created or read.
+            StorageError: if it cannot be created.
         """
         properties = {} if spark.conf.get(_INTERVAL, None) else tables.COMMITTED_OFTEN
         tables.create(spark, self.path, schema, self.partition_by, properties)
-        there = tables.read(spark, self.path).schema
-        seen = {f.name: f.dataType for f in there.fields}
-        due = {f.name: f.dataType for f in from_arrow_schema(schema).fields}
-        if seen != due:
-            raise GraphError(
-                f"sink table {self.path!r} has columns {there.simpleString()}, but the stage's "
-                f"output is {from_arrow_schema(schema).simpleString()}; choose another path"
-            )
 
     def write(self, rows: DataFrame, made: SinkWrite | SinkPublication) -> None:
         """Append in one commit, unless the log has it already.
@@ -278,9 +274,15 @@ class DeltaSink:
         return replace(planned, problems=tuple(what_is_gone(spark, log, planned.then)))
 
     def restore(self, spark: SparkSession, planned: SinkRestore, note: Mapping[str, Any]) -> None:
-        """Restore the table to the version at the cut, in one commit."""
+        """Restore the table to the version at the cut, in one commit; add columns in another.
+
+        A kill between the two leaves a table that the next start puts back once more.
+        """
         if planned.then is not None:
             tables.restore(spark, self.path, planned.then, note)
+        # With the same note: this commit may be the one that the attempt begins at, and a later
+        # restore reads from it what the sink had published.
+        add_columns(spark, self.path, planned.added, note)
 
 
 def put_back(place: str, commits: Iterable[Commit], cut: SinkCut) -> SinkRestore:

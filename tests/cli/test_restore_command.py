@@ -58,6 +58,8 @@ SAME = {
             "version_then": None,
             "undone": [],
             "note": "",
+            "columns_added": [],
+            "columns_unfilled": [],
         }
     ],
     "differences": [],

@@ -1,14 +1,14 @@
 """Graphs that tests of recovery share."""
 
 
-def stage(key="k string", state="n int64", inputs=("a parquet",), groups=4):
+def stage(key="k string", state="n int64", inputs=("a parquet",), groups=4, output=""):
     """A stage as ``describe`` says it; an input without format is a channel."""
     given = (text.partition(" ") for text in inputs)
     return {
         "inputs": [[name, [["k", "string"]], bool(format_), format_] for name, _, format_ in given],
         "key": columns(key),
         "state": columns(state),
-        "output": [],
+        "output": columns(output),
         "key-groups": groups,
     }
 

@@ -231,6 +231,21 @@ def test_columns_in_another_order_are_a_change():
     assert matched.stages[0].changed
 
 
+@pytest.mark.parametrize("migrated", [[], ["left"]])
+def test_output_columns_that_differ_are_named(migrated):
+    """They are no problem here, and the state is taken as it is; their order does not count."""
+    before = {"left": stage(output="a int64; b string; c date")}
+    graph = {"left": stage(output="c date; d bool; a string")}
+    matched = fitted(before, graph, migrated=migrated)
+    assert matched.differences == (
+        "stage 'left': output column 'd' (bool) is added",
+        "stage 'left': output column 'a' was int64, is string",
+        "stage 'left': output column 'b' is dropped",
+    )
+    assert matched.problems == ()
+    assert not matched.stages[0].changed
+
+
 def test_a_renamed_stage_can_change_too():
     """Each difference names both; keys come from the old name."""
     graph = {"other": stage(state="n int64; m date", groups=7), "tally": CHAIN["tally"]}

@@ -276,6 +276,13 @@ def test_a_partition_whose_name_a_path_would_not_keep_is_left_to_delta(name: str
     assert not is_plain(schema, PLAIN, described(schema, [name]))
 
 
+def test_rows_may_lack_columns_of_the_table_but_no_partition() -> None:
+    """A reader finds null in what a file has not; a partition's value must be named."""
+    fewer = NUMBERS.remove(NUMBERS.get_field_index("p"))
+    assert is_plain(fewer, PLAIN, described(NUMBERS))
+    assert not is_plain(fewer, PLAIN, described(NUMBERS, ["p"]))
+
+
 def test_a_file_is_never_written_over(tmp_path: Path) -> None:
     folder = str(tmp_path / "table")
     create(folder, "p=1/file", pa.py_buffer(b"first"))

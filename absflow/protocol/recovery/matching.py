@@ -153,6 +153,7 @@ class _Fitting:
             self.differences.append(f"{title}: its state is migrated by its own function")
         elif other:
             self._columns(title, name, old, described)
+        self._output(title, old, described)
         keys = reported.report.keys_total
         changed = other or source != name
         in_flight = self._in_flight(title, reported, old, described)
@@ -230,6 +231,20 @@ class _Fitting:
                 self.differences.append(f"{title}: state column {column!r} is dropped")
         if was == now and list(was) != list(now):
             self.differences.append(f"{title}: its state columns stand in another order")
+
+    def _output(self, title: str, old: Described, new: Described) -> None:
+        """Say how output columns differ; what that means for sinks is asked elsewhere."""
+        was, now = dict(map(tuple, old["output"])), dict(map(tuple, new["output"]))
+        for column, type_ in now.items():
+            if column not in was:
+                self.differences.append(f"{title}: output column {column!r} ({type_}) is added")
+            elif was[column] != type_:
+                self.differences.append(
+                    f"{title}: output column {column!r} was {was[column]}, is {type_}"
+                )
+        for column in was:
+            if column not in now:
+                self.differences.append(f"{title}: output column {column!r} is dropped")
 
     def dropped(self, name: str) -> None:
         """Say so if ``name`` is a stage of the checkpoint that no stage of now takes."""

@@ -42,12 +42,14 @@ from absflow.protocol.recovery import publication
 from absflow.protocol.recovery.attempts import Attempt, Origin, Restore
 from absflow.protocol.recovery.publication import Publication
 from absflow.settings.reading import Settings
+from absflow.sinks import DeltaSink
 from absflow.spark.model import ControlStart, JobSpec
 from absflow.spark.start.decision import StartDecision, decide_start
 from absflow.spark.start.ranges import choose_ranges
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.start.restore_run import bring_state, put_sinks_back
 from absflow.spark.start.row_order import RowOrder, row_order_conf, row_order_now
+from absflow.spark.start.sink_columns import check_table
 from absflow.spark.worker.installed import check_workers
 from absflow.storage import clock, state_history
 from absflow.storage.delta import tables
@@ -124,14 +126,28 @@ def prepare_attempt(root: StorageRoot, job: JobSpec) -> PreparedAttempt:
         raise
 
 
-def prepare_sinks(root: StorageRoot, job: JobSpec) -> None:
+def prepare_sinks(root: StorageRoot, job: JobSpec, decision: StartDecision | None = None) -> None:
     """See that each sink can be used; :meth:`absflow.Sink.prepare`.
+
+    Args:
+        root: the job's storage root.
+        job: the job.
+        decision: what the start is to do; None if nothing is started.
 
     Raises:
         GraphError: a sink's table is another one.
+        StorageError: a table cannot be created or read.
     """
+    restore = None if decision is None else decision.restore
+    # A restore may have begun the attempt with a table that has more columns than the output.
+    wider = decision is not None and restore is None and decision.origin is not None
     for name, node in job.graph.sinks.items():
-        job.sinks[name].prepare(root.spark, job.graph.stages[node.stage].output)
+        sink, output = job.sinks[name], job.graph.stages[node.stage].output
+        sink.prepare(root.spark, output)
+        # A table that a restore has found is compared by the plan, as it will be then.
+        compared = restore is not None and restore.sinks[name].now is not None
+        if isinstance(sink, DeltaSink) and not compared:
+            check_table(root.spark, sink.path, output, wider=wider)
 
 
 def _prepare(
@@ -140,7 +156,7 @@ def _prepare(
     """Steps 4 to 8."""
     # Before the claim: an attempt that was claimed and never got ready rewinds the job, for the
     # next start makes the same restore again.
-    prepare_sinks(root, job)
+    prepare_sinks(root, job, decision)
     decision, stages = begin_on(
         claim,
         decision,

@@ -16,11 +16,12 @@ from absflow.facts.published import published_by
 from absflow.graph.description import describe
 from absflow.protocol.recovery import matching
 from absflow.protocol.recovery.attempts import Restore
-from absflow.sinks import SinkCut, SinkRestore
+from absflow.sinks import DeltaSink, SinkCut, SinkRestore
 from absflow.spark.model import JobSpec
 from absflow.spark.sources.positions import copies_since, unreadable
 from absflow.spark.start.restore_files import missing_files
 from absflow.spark.start.restore_plan import RestorePlan
+from absflow.spark.start.sink_columns import SinkOutput, fit_output
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
@@ -52,7 +53,7 @@ def plan_restore(root: StorageRoot, job: JobSpec, start: Restore) -> RestorePlan
         allow_dropped=job.settings.restore_allow_dropped_state,
     )
     matched = matching.fit(found.manifest, found.described, describe(job.graph), declared)
-    sinks = {name: _plan_sink(spark, job, name, found, fork) for name in job.sinks}
+    sinks, differences = _plan_sinks(spark, job, found, fork)
     problems = _due_to_go(spark, root.files, found)
     problems += [*matched.problems, *(p for sink in sinks.values() for p in sink.problems)]
     problems += [] if fork else _written_by_several(sinks)
@@ -74,7 +75,7 @@ def plan_restore(root: StorageRoot, job: JobSpec, start: Restore) -> RestorePlan
         taken_in=found.attempt,
         cut=found.cut,
         published=found.published,
-        differences=matched.differences,
+        differences=(*matched.differences, *differences),
     )
     problems += _unreadable_sources(root, job, plan)
     problems += missing_files(root, found, matched.stages, _owed(root, job, plan))
@@ -115,6 +116,23 @@ def _due_to_go(spark: SparkSession, files: Files, found: FoundCheckpoint) -> lis
     ]
 
 
+def _plan_sinks(
+    spark: SparkSession, job: JobSpec, found: FoundCheckpoint, fork: bool
+) -> tuple[dict[str, SinkRestore], list[str]]:
+    """What happens to each sink, and what of it is a difference, in words."""
+    sinks: dict[str, SinkRestore] = {}
+    differences: list[str] = []
+    for name, sink in job.sinks.items():
+        sinks[name] = _plan_sink(spark, job, name, found, fork)
+        if isinstance(sink, DeltaSink):
+            stage = job.graph.sinks[name].stage
+            columns = job.graph.stages[stage].output
+            output = SinkOutput(name, job.graph.job, stage, columns, fork)
+            sinks[name], changed = fit_output(spark, output, sinks[name])
+            differences += changed
+    return sinks, differences
+
+
 def _plan_sink(
     spark: SparkSession, job: JobSpec, name: str, found: FoundCheckpoint, fork: bool
 ) -> SinkRestore:
@@ -128,7 +146,11 @@ def _plan_sink(
             f"sink {name!r} is {place!r}, which the job under {found.origin.root!r} writes; give "
             "the fork a sink of its own"
         )
-        return SinkRestore(place, version, new=True, problems=(problem,) if shared else ())
+        if shared:
+            return SinkRestore(place, version, new=True, problems=(problem,))
+        begins = "begins empty and " if place and version is None else ""
+        note = f"of a fork: it {begins}gets the rows after the checkpoint only"
+        return SinkRestore(place, version, new=True, note=note)
     if place not in begun if place else name not in there:
         return SinkRestore(
             place, version, new=True, note="new: it gets the rows after the checkpoint only"

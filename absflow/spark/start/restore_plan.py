@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.sql.types import StructField
+
 from absflow.protocol.recovery.attempts import Origin
 from absflow.protocol.recovery.matching import StageFit
 from absflow.sinks import SinkRestore
@@ -74,6 +76,8 @@ class RestorePlan:
         would not has these two alone. The stages come in topological order; ``source`` and
         ``table`` are null for one that begins empty. A source that is not in ``positions`` begins
         where its options say. ``version_then`` is null for a sink that stays as it is.
+        ``columns_added`` are those that its table gets, ``columns_unfilled`` those that it has and
+        the output has not.
         """
         histories = Layout(self.origin.root)
         return {
@@ -110,9 +114,15 @@ class RestorePlan:
                     "version_then": sink.then,
                     "undone": list(sink.undone),
                     "note": sink.note,
+                    "columns_added": [_column(field) for field in sink.added],
+                    "columns_unfilled": [_column(field) for field in sink.unfilled],
                 }
                 for name, sink in self.sinks.items()
             ],
             "differences": list(self.differences),
             "problems": list(self.problems),
         }
+
+
+def _column(field: StructField) -> dict[str, str]:
+    return {"column": field.name, "type": field.dataType.simpleString()}

@@ -95,7 +95,7 @@ def is_plain(schema: pa.Schema, protocol: Mapping[str, Any], metadata: Mapping[s
     """Whether :func:`write` may write files of a table with these columns.
 
     Args:
-        schema: the columns.
+        schema: the columns; the table may have others, which are null then.
         protocol: the table's ``protocol`` action.
         metadata: its ``metaData`` action.
     """
@@ -105,7 +105,7 @@ def is_plain(schema: pa.Schema, protocol: Mapping[str, Any], metadata: Mapping[s
         (version <= _LEGACY_WRITER or (version == _FEATURE_WRITER and features <= _FEATURES))
         and metadata.get("configuration", {}).keys() <= _PROPERTIES
         and _has_no_rules(json.loads(metadata["schemaString"]))
-        and all(map(_is_plain_partition, map(schema.field, metadata["partitionColumns"])))
+        and all(_is_plain_partition(schema, name) for name in metadata["partitionColumns"])
         and all(_is_plain_type(field.type) for field in schema)
     )
 
@@ -120,9 +120,10 @@ def _has_no_rules(described: Any) -> bool:
     return not ruled and all(map(_has_no_rules, parts))
 
 
-def _is_plain_partition(field: pa.Field) -> bool:
-    """Whether name and values can stand in a path, and in the URI of it, as they are."""
-    return types.is_int64(field.type) and re.fullmatch(r"\w+", field.name, re.ASCII) is not None
+def _is_plain_partition(schema: pa.Schema, name: str) -> bool:
+    """Whether the rows have it, and name and values can stand in a path, and in its URI, as is."""
+    plain = re.fullmatch(r"\w+", name, re.ASCII) is not None
+    return plain and name in schema.names and types.is_int64(schema.field(name).type)
 
 
 def _is_plain_type(of: pa.DataType) -> bool:

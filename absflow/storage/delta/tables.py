@@ -39,6 +39,7 @@ __all__ = [
     "exists",
     "found_version",
     "newest_version",
+    "partition_columns",
     "partition_values",
     "read",
     "reading",
@@ -148,6 +149,13 @@ def table_id(spark: SparkSession, path: str) -> str:
     """The id that Delta has given a table; a stream's position names it. Errors as of `read`."""
     with reading(path):
         return str(DeltaTable.forPath(spark, path).detail().select("id").collect()[0][0])
+
+
+def partition_columns(spark: SparkSession, path: str) -> list[str]:
+    """The names of a table's partition columns. Errors as of `read`."""
+    with reading(path):
+        detail = DeltaTable.forPath(spark, path).detail()
+        return list(detail.select("partitionColumns").collect()[0][0])
 
 
 @contextmanager

@@ -119,7 +119,7 @@ class ArrowRows:
 
 
 def plain_table(spark: SparkSession, path: str, schema: pa.Schema) -> PlainTable | None:
-    """The table, if workers may write files with these columns for it, and they are all it has."""
+    """The table, if workers may write files with these columns for it."""
     scala = delta_classes(spark.sparkContext._jvm)
     session: Any = spark._jsparkSession
     with scala.active(session):
@@ -245,6 +245,12 @@ def _columns(metadata: Mapping[str, Any]) -> StructType:
     return StructType.fromJson(json.loads(metadata["schemaString"]))
 
 
+def _has_all(table: StructType, rows: StructType) -> bool:
+    """Whether the rows' columns are the table's; readers find them by name, and null for others."""
+    there = {field.name: field for field in table.fields}
+    return all(there.get(field.name) == field for field in rows.fields)
+
+
 def _plain(
     spark: SparkSession, path: str, schema: pa.Schema, files: Files, snapshot: Any
 ) -> PlainTable | None:
@@ -254,7 +260,7 @@ def _plain(
     if (
         folder is not None
         and codec in data_files.CODECS
-        and from_arrow_schema(schema) == _columns(metadata)
+        and _has_all(_columns(metadata), from_arrow_schema(schema))
         and data_files.is_plain(schema, protocol, metadata)
         and spark.sparkContext._jsc.hadoopConfiguration().get(_ENCRYPTED) is None
     ):
