@@ -42,7 +42,7 @@ lint: setup ## ruff, mypy, direction of imports
 check: lint ## lint, and the tests that need no JVM, in three minutes: before every commit
 	@$(BIN)/python -m pytest --numprocesses 2 -m "not spark"
 
-chaos: setup .cache/jvm/classes.jsa ## kill the driver with SIGKILL KILLS=120 times, from SEED= (JOB=generator or flights)
+chaos: setup .cache/jvm/classes.jsa ## kill the driver with SIGKILL KILLS=120 times, from SEED= (JOB=generator, flights or clock)
 	@$(BIN)/python tests/chaos/chaos.py \
 	  $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(JOB),--job $(JOB))
 

@@ -1,4 +1,4 @@
-"""The kill loop: both jobs under SIGKILL, until the answer is known.
+"""The kill loop: all jobs under SIGKILL, until the answer is known.
 
 ``python tests/chaos/chaos.py --kills 120 --seed 7`` kills drivers 120 times in all, at every named
 point and at random moments (see :mod:`points` and :mod:`lives`). In rounds: a job on a fresh
@@ -32,11 +32,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from victims import CHECKPOINT_MODES, Findings, Flights, Generator, Victim
+from victims import CHECKPOINT_MODES, Clock, Findings, Flights, Generator, Victim
 
 __all__ = ["Round", "met", "play"]
 
-JOBS = ("generator", "flights")
+JOBS = ("generator", "flights", "clock")
 KILLS_OF_A_ROUND = 18
 _SHOWN = 20
 # How far a life without an order goes, and how many of them there may be in a round.
@@ -158,15 +158,15 @@ def main() -> int:
 
 
 def _shares(kills: int, jobs: Sequence[str]) -> dict[str, int]:
-    """Two thirds of the kills are the generator's, whose job is the harder one."""
+    """Half of the kills are the generator's, whose job is the harder one."""
     if len(jobs) == 1:
         return {jobs[0]: kills}
-    flights = kills // 3
-    return {"generator": kills - flights, "flights": flights}
+    others = kills // 4
+    return {"generator": kills - 2 * others, "flights": others, "clock": others}
 
 
 class Loop:
-    """Rounds of both jobs, shown as they go."""
+    """Rounds of all jobs, shown as they go."""
 
     def __init__(self, root: Path, seed: int, progress: Progress) -> None:
         self._root, self._seed, self._progress = root, seed, progress
@@ -209,6 +209,8 @@ class Loop:
     def _victim(self, job: str, folder: Path, sink_mode: str, mode: str) -> Victim:
         if job == "generator":
             return Generator(folder, self._seed, sink_mode, mode)
+        if job == "clock":
+            return Clock(folder, self._seed, sink_mode, mode)
         return Flights(folder, sink_mode, mode)
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "state_at",
     "state_history",
     "triggered",
+    "watermark",
 ]
 
 
@@ -105,6 +106,12 @@ def triggered(storage: Path) -> list[int]:
 def stage_of(fact: Mapping[str, Any], stage: str) -> dict[str, Any]:
     """A stage's part of a manifest."""
     return next(s for s in fact["stages"] if s["stage"] == stage)
+
+
+def watermark(fact: Mapping[str, Any], stage: str) -> pd.Timestamp | None:
+    """How far event time had come in a stage."""
+    said = stage_of(fact, stage)["watermark"]
+    return None if said is None else pd.Timestamp(said)
 
 
 def files_read(fact: Mapping[str, Any], stage: str, source: str) -> int:

@@ -1,4 +1,4 @@
-"""The two jobs of the kill loop: how each is started, fed and judged."""
+"""The jobs of the kill loop: how each is started, fed and judged."""
 
 from __future__ import annotations
 
@@ -18,16 +18,22 @@ from lives import CHECKOUT, HERE, Command
 from points import MAX_SETS, RETAINED
 
 sys.path.append(str(CHECKOUT / "jobs"))
+sys.path.append(str(HERE.parent / "spark"))
 import flights_data
 import flights_oracle
+import windows
 
-__all__ = ["CHECKPOINT_MODES", "Findings", "Flights", "Generator", "Victim"]
+__all__ = ["CHECKPOINT_MODES", "Clock", "Findings", "Flights", "Generator", "Victim"]
 
 _CONF = {
     "spark.absflow.checkpoint.interval": "1s",
     "spark.absflow.checkpoint.retained": str(RETAINED),
     "spark.absflow.lineage.max-sets": str(MAX_SETS),
 }
+
+
+# Of the events of the job with event time.
+_CLOCK_FILES = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +235,52 @@ class Flights:
                 said = flights_oracle.differences(state[due_rows.columns], due_rows, key)
                 found += _wrong_state(fact, stage, said)
         return _findings(self.storage, commits, found, late)
+
+
+class Clock:
+    """The job of :mod:`clock`, over files that are all there."""
+
+    endless = False
+    _named: Mapping[str, Named] = {
+        "windows": Named(id=["k", "w"], lane=["k", "w"], order="n"),
+        "days": Named(id=["k", "d"], lane=["k", "d"], order="n"),
+    }
+
+    def __init__(
+        self, root: Path, seed: int, sink_mode: str = "immediate", mode: str = "aligned"
+    ) -> None:
+        self._root, self.storage = root, root / "job"
+        conf = {**_conf(self.storage, mode), "spark.sql.session.timeZone": "UTC"}
+        self.command = Command(HERE / "clock.py", conf, [str(root), sink_mode])
+        self._events = windows.write_events(root / "events", _CLOCK_FILES, 200, seed)
+
+    def feed(self) -> None:
+        """Its files are all there."""
+
+    def finish(self) -> None:
+        """It ends by itself."""
+
+    def judge(self, lives: Sequence[Life]) -> Findings:
+        golden = windows.expected(self._events, windows.DELAY_S)
+        found: list[Anomaly] = []
+        commits: list[Commit] = []
+        for (sink, named), due_rows in zip(self._named.items(), golden, strict=True):
+            mine = evidence.commits(self._root / sink)
+            found += check_rows(due_rows, mine, named, lives)
+            commits += mine
+        history = evidence.state_history(self.storage, "windows")
+        for fact in evidence.completed(self.storage):
+            files = evidence.files_read(fact, "windows", "events")
+            due, said = windows.reached(self._events, files), evidence.watermark(fact, "windows")
+            if said != due:
+                text = f"the watermark is {said}, but its positions say {due}"
+                found += _wrong_state(fact, "windows", [text])
+            if files < _CLOCK_FILES:  # when the sources have ended, all timers have fired
+                state = evidence.state_at(history, fact, "windows", ["k", "w"])
+                open_now = windows.open_windows(self._events, files)
+                wrong = flights_oracle.differences(state[open_now.columns], open_now, ["k", "w"])
+                found += _wrong_state(fact, "windows", wrong)
+        return _findings(self.storage, commits, found, 0)
 
 
 def _inlined(state: pd.DataFrame, column: str) -> pd.DataFrame:

@@ -9,13 +9,22 @@ import pytest
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, files_read, rows_of, stage_of
 from session import settings
-from windows import SETTINGS, expected, on_time, windows, write_events
+from windows import (
+    DELAY_S,
+    SETTINGS,
+    expected,
+    on_time,
+    open_windows,
+    reached,
+    windows,
+    write_events,
+)
 
 import absflow
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-FILES, ROWS, DELAY_S = 10, 300, 3_600
+FILES, ROWS = 10, 300
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +55,6 @@ def check_sinks(root: Path, events: pd.DataFrame) -> None:
     found = rows_of(root / "windows").to_pandas()
     assert_same_rows(found[["k", "w", "n", "total"]], all_windows, ["k", "w"])
     assert_same_rows(rows_of(root / "days").to_pandas(), days, ["k", "d"])
-
-
-def reached(events: pd.DataFrame, files: int) -> pd.Timestamp | None:
-    """The watermark behind so many files: of the partitions that are known, the least."""
-    newest = events[events["file"] < files].groupby("p")["ts"].max()
-    if newest.empty:
-        return None
-    return newest.min() - pd.Timedelta(seconds=DELAY_S) - pd.Timedelta(microseconds=1)
 
 
 @pytest.fixture(scope="module")
@@ -109,25 +110,18 @@ def test_the_history_has_the_timers_of_every_checkpoint(
     """One for each window that is open: nothing fires twice, early, or not at all."""
     root, events, _ = finished
     history = absflow.history(spark, str(root / "job"))
-    kept = events[on_time(events, DELAY_S)]
-    seen = 0
-    for row in completed(spark, root / "job"):
-        files = files_read(row, "windows", "events")
-        read = kept[kept["file"] < files]
-        keys = read.assign(w=read["ts"].dt.floor("600s"))[["k", "w"]].drop_duplicates()
-        keys["time"] = keys["w"] + pd.Timedelta(seconds=600)
-        border = reached(events, files)
-        due = keys[keys["time"] > border] if border is not None else keys
-        if row is completed(spark, root / "job")[-1] or len(due) == 0:
-            continue
+    rows = completed(spark, root / "job")
+    middle = [r for r in rows if 0 < files_read(r, "windows", "events") < FILES]
+    assert middle
+    for row in middle:
+        due = open_windows(events, files_read(row, "windows", "events"))
+        due = due.assign(time=due["w"] + pd.Timedelta(seconds=600))[["k", "w", "time"]]
         timers = history.timers("windows", row["checkpoint_id"]).toPandas()
-        if len(timers):  # of the last checkpoints all have fired
-            seen += 1
-            timers = timers.assign(time=pd.to_datetime(timers["time"], utc=True))
-            timers = timers.assign(w=pd.to_datetime(timers["w"], utc=True))
-            assert_same_rows(timers, due, ["k", "w"])
-            assert set(timers["domain"]) == {"event"}
-    assert seen >= 1
+        assert set(timers["domain"]) == {"event"}
+        for name in ("time", "w"):
+            timers[name] = pd.to_datetime(timers[name], utc=True)
+        assert_same_rows(timers, due, ["k", "w"])
+    assert history.timers("windows", rows[-1]["checkpoint_id"]).isEmpty()
 
 
 def test_a_restore_with_other_key_groups_gives_what_no_restore_gives(

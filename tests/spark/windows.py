@@ -21,22 +21,24 @@ from pyspark.sql import functions as F
 import absflow
 
 EVENTS = "p int, k int, ts timestamp, v long"
-WINDOW, DAY = 600, 86_400
+WINDOW, DAY, DELAY_S = 600, 86_400, 3_600
 SETTINGS = {"checkpoint.interval": "1s", "edges": "channel", "key-groups": "4"}
 
 
-def write_events(
-    directory: Path, files: int, rows: int, seed: int, late: float = 0.02, lag: int = 0
-) -> pd.DataFrame:
-    """Files in their order; of each row also the file. Partition 1 lags by so many seconds."""
+def write_events(directory: Path, files: int, rows: int, seed: int) -> pd.DataFrame:
+    """Files in their order, of two partitions in turns; of each row also the file.
+
+    From the seventh on some rows are late, and so far that it is no matter which of the files
+    before are in the same micro-batch.
+    """
     dice = np.random.default_rng(seed)
     directory.mkdir(parents=True, exist_ok=True)
     made = []
     for number in range(files):
         partition = number % 2
-        base = 1_700_000_000 + number * 1_800 - lag * partition
-        at = base + dice.integers(0, 1_800, rows)
-        at = np.where(dice.random(rows) < late, at - dice.integers(7_000, 90_000, rows), at)
+        at = 1_700_000_000 + number * 1_800 + dice.integers(0, 1_800, rows)
+        late = (dice.random(rows) < 0.04) & (number >= 6)
+        at = np.where(late, at - dice.integers(20_000, 90_000, rows), at)
         frame = pd.DataFrame({
             "p": np.full(rows, partition, dtype=np.int32),
             "k": dice.integers(0, 9, rows).astype(np.int32),
@@ -76,6 +78,24 @@ def on_time(events: pd.DataFrame, delay_s: int) -> pd.Series:
             kept[rows.index] = at >= bound
         newest[partition] = max(newest.get(partition, 0), int(at.max()))
     return kept
+
+
+def reached(events: pd.DataFrame, files: int) -> pd.Timestamp | None:
+    """The watermark behind so many files: of the partitions that are known, the least."""
+    newest = events[events["file"] < files].groupby("p")["ts"].max()
+    if newest.empty:
+        return None
+    return newest.min() - pd.Timedelta(seconds=DELAY_S) - pd.Timedelta(microseconds=1)
+
+
+def open_windows(events: pd.DataFrame, files: int) -> pd.DataFrame:
+    """The windows behind so many files that are not over."""
+    read = events[on_time(events, DELAY_S) & (events["file"] < files)]
+    all_of_them, _ = expected(read, DELAY_S)
+    border = reached(events, files)
+    if border is None:
+        return all_of_them
+    return all_of_them[all_of_them["w"] + pd.Timedelta(seconds=WINDOW) > border]
 
 
 def expected(events: pd.DataFrame, delay_s: int) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -131,7 +151,9 @@ def let_day_go(rows: pa.Table, state: pa.Table, context: absflow.Context) -> abs
     return absflow.Result(output=state, delete=np.ones(state.num_rows, dtype=bool))
 
 
-def windows(spark: SparkSession, root: Path, events: DataFrame | None = None) -> absflow.Job:
+def windows(
+    spark: SparkSession, root: Path, events: DataFrame | None = None, mode: str = "immediate"
+) -> absflow.Job:
     """The job over files, or over other events; sinks ``windows`` and ``days`` below ``root``."""
     job = absflow.Job("windows", spark)
     declared = absflow.Watermark(delay="1h", by="p" if events is None else None)
@@ -159,6 +181,6 @@ def windows(spark: SparkSession, root: Path, events: DataFrame | None = None) ->
         process=add,
         on_timer=let_day_go,
     )
-    job.sink("windows-out", made, absflow.DeltaSink(str(root / "windows")))
-    job.sink("days-out", days, absflow.DeltaSink(str(root / "days")))
+    job.sink("windows-out", made, absflow.DeltaSink(str(root / "windows")), mode=mode)
+    job.sink("days-out", days, absflow.DeltaSink(str(root / "days")), mode=mode)
     return job

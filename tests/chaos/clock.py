@@ -1,0 +1,30 @@
+"""A job with event time, timers and a known answer, for the kill loop.
+
+``spark-submit points.py clock.py ROOT SINK_MODE`` runs the job of ``tests/spark/windows.py`` over
+the events below ``ROOT`` to its end: windows of events, then days of windows. Events are so late,
+or so far from it, that a batch that takes two files behind a kill, though it is to take one, comes
+to the same verdict.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+sys.path.append(str(Path(__file__).parents[1] / "spark"))
+from windows import windows
+
+__all__ = ["main"]
+
+
+def main(root: Path, sink_mode: str) -> None:
+    """Run the job to its end."""
+    spark = SparkSession.builder.appName("clock").getOrCreate()
+    windows(spark, root, mode=sink_mode).start().await_termination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])
