@@ -13,12 +13,20 @@ from pyspark.sql.types import StructType, _parse_datatype_string
 
 from absflow.columnar.forms import RowFunction, can_take
 from absflow.columnar.process import Process
+from absflow.columnar.restore_packer import Migration
 from absflow.errors import GraphError
-from absflow.graph.nodes import StageNode
-from absflow.spark.worker.group_state import TIMEOUT_FIELDS
+from absflow.graph.nodes import StageNode, Upgrade
+from absflow.spark.worker.group_state import TIMEOUT_FIELDS, timeout_defaults
 from absflow.spark.worker.per_key import KeyFunction
 
-__all__ = ["AnyProcess", "called", "declared_columns", "process_functions", "timer_function"]
+__all__ = [
+    "AnyProcess",
+    "called",
+    "declared_columns",
+    "declared_upgrade",
+    "process_functions",
+    "timer_function",
+]
 
 AnyProcess: TypeAlias = "Process | RowFunction | KeyFunction"
 
@@ -87,6 +95,16 @@ def process_functions(
                 f"{', '.join(map(repr, _ARGUMENTS))}"
             )
     return functions
+
+
+def declared_upgrade(
+    renamed_from: str | None,
+    defaults: Mapping[str, object] | None,
+    migrate: Migration | None,
+    timeout: str,
+) -> Upgrade:
+    """How a stage is restored from an earlier form of itself, also from one without timeouts."""
+    return Upgrade(renamed_from, timeout_defaults(timeout) | dict(defaults or {}), migrate)
 
 
 def declared_columns(

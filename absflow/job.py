@@ -20,12 +20,13 @@ from absflow.declared import (
     AnyProcess,
     called,
     declared_columns,
+    declared_upgrade,
     process_functions,
     timer_function,
 )
 from absflow.errors import AbsflowError, GraphError
 from absflow.graph.check import check
-from absflow.graph.nodes import Graph, SinkNode, SourceNode, StageNode, Upgrade
+from absflow.graph.nodes import Graph, SinkNode, SourceNode, StageNode
 from absflow.graph.places import check_places
 from absflow.settings.catalog import PREFIX
 from absflow.settings.reading import Settings
@@ -175,7 +176,7 @@ class Job:
             state=declared_columns(name, "state", state, times_out=timeout != "NoTimeout"),
             output=declared_columns(name, "output", output),
             process={given: made_columnar(function) for given, function in functions.items()},
-            upgrade=Upgrade(renamed_from, dict(defaults or {}), migrate),
+            upgrade=declared_upgrade(renamed_from, defaults, migrate, timeout),
             on_timer=on_timer,
         )
         self._stages.append(node)

@@ -139,6 +139,12 @@ class StatePacker:
                 f"columns {table.column_names}: {error!r}; nothing was restored"
             ) from error
         names = [*self.keys.names, *self.state.names]
+        if isinstance(new, pa.Table):
+            # Of absflow's own columns, the timers, a migration need know nothing.
+            own = [f for f in self.state if f.name in self.defaults and f.name.startswith("_")]
+            for due in (f for f in own if f.name not in new.column_names):
+                values = pa.repeat(pa.scalar(self.defaults[due.name], due.type), new.num_rows)
+                new = new.append_column(due, values)
         if not isinstance(new, pa.Table) or sorted(new.column_names) != sorted(names):
             seen = new.column_names if isinstance(new, pa.Table) else type(new).__name__
             raise ProcessError(

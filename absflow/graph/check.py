@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from absflow.columnar.keys import check_key_type
 from absflow.columnar.spec import InputSpec, StageSpec
-from absflow.columnar.timers import timer_fields
+from absflow.columnar.timers import TIMER_COLUMNS, timer_fields
 from absflow.errors import GraphError
 from absflow.graph.columns import check_channel, check_input, check_output, check_state
 from absflow.graph.description import _text
-from absflow.graph.nodes import Graph, SinkNode, SourceNode, StageNode
+from absflow.graph.nodes import Graph, SinkNode, SourceNode, StageNode, Upgrade
 
 __all__ = ["check", "check_name"]
 
@@ -96,7 +96,7 @@ def check(
         upstream[name] = tuple(read)
     if edges != "channel":
         specs = _with_direct_edges(specs, {sink.stage for sink in sinks}, edges)
-    upgrades = {name: node.upgrade for name, node in by_stage.items()}
+    upgrades = {name: _upgrade(node) for name, node in by_stage.items()}
     graph = Graph(job, by_source, specs, upstream, {s.name: s for s in sinks}, upgrades)
     return _with_checked_channels(graph)
 
@@ -262,6 +262,14 @@ def _spec(node: StageNode, inputs: tuple[InputSpec, ...], key_groups: int) -> St
         key_groups=key_groups,
         on_timer=node.on_timer,
     )
+
+
+def _upgrade(node: StageNode) -> Upgrade:
+    """As declared; keys of then have no timers."""
+    if node.on_timer is None:
+        return node.upgrade
+    none: dict[str, object] = dict.fromkeys(TIMER_COLUMNS)
+    return replace(node.upgrade, defaults={**none, **node.upgrade.defaults})
 
 
 def _check_defaults(node: StageNode) -> None:

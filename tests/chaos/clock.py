@@ -11,18 +11,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 sys.path.append(str(Path(__file__).parents[1] / "spark"))
-from windows import windows
+import windows
 
 __all__ = ["main"]
 
 
 def main(root: Path, sink_mode: str) -> None:
     """Run the job to its end."""
+    cloudpickle.register_pickle_by_value(windows)  # workers have another path
     spark = SparkSession.builder.appName("clock").getOrCreate()
-    windows(spark, root, mode=sink_mode).start().await_termination()
+    windows.windows(spark, root, mode=sink_mode).start().await_termination()
     spark.stop()
 
 

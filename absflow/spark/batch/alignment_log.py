@@ -57,6 +57,11 @@ class AlignmentLog:
         self._time = time
         self._batches: list[int] = []
 
+    def begins_with(self, batch_id: int) -> bool:
+        """Whether nothing was saved by an earlier batch; this one may be run again."""
+        names = self._files.names(self._directory)
+        return not any(int(name) < batch_id for name in names if name.isdecimal())
+
     def load(self, batch_id: int) -> tuple[Alignment, EventTime | None, dict[int, Arrived]]:
         """What was saved by the last batch before ``batch_id``; the start if there is none.
 

@@ -105,21 +105,32 @@ class ChainStage:
             batch_id: the first batch of this start of the query.
             offsets: the end offsets of its sources.
         """
+        first = self._log.begins_with(batch_id)
         self.alignment, self.time, self._arrived = self._log.load(batch_id)
         if self.time is not None:
             # How long a partition has said nothing is counted anew.
             self.time = replace(self.time, quiet_ms={})
-            self._know_partitions(offsets)
+        if first:
+            for name in self._ordered_sources():
+                self._know_partitions(name, offsets()[source_index(self.spec, name)])
 
-    def _know_partitions(self, offsets: Callable[[], Sequence[str]]) -> None:
-        """The partitions of Kafka count from the start, though none of their rows has come."""
-        assert self.time is not None
-        known = {
-            given.name: partitions_in(offsets()[source_index(self.spec, given.name)])
+    def _ordered_sources(self) -> list[str]:
+        """The sources that say in a position which partitions there are: those of Kafka."""
+        return [
+            given.name
             for given in self.spec.inputs
             if given.event_time is not None and given.event_time.ordered
-        }
-        self.time = event_time.with_partitions(self.time, known)
+        ]
+
+    def _know_partitions(self, name: str, position: str) -> None:
+        """Partitions count from when they are known, though none of their rows has come.
+
+        That must be the same when a batch is run again: the first one of the attempt, and each
+        that brings a barrier.
+        """
+        if self.time is not None:
+            known = {name: partitions_in(position)}
+            self.time = event_time.with_partitions(self.time, known)
 
     def count_emitted(self, rows: int) -> None:
         """Note what a batch has emitted."""
@@ -189,6 +200,8 @@ class ChainStage:
             self._fence.check()
             self._source_logs.keep(name, position)
             note.positions[name] = position
+            if name in self._ordered_sources():
+                self._know_partitions(name, position)
         if self.time is not None and name in self.time.sources:
             note.newest.setdefault(name, dict(self.time.sources[name].newest))
 

@@ -22,6 +22,7 @@ __all__ = [
     "TIMEOUT_FIELDS",
     "GroupStateOfKey",
     "spark_watermark_ms",
+    "timeout_defaults",
     "timeout_timers",
 ]
 
@@ -29,6 +30,11 @@ TIMEOUTS = ("NoTimeout", "ProcessingTimeTimeout", "EventTimeTimeout")
 # What a state has beside its own columns if keys may time out: whether there is any, for a key
 # without one may have a timeout; and when it times out, ms since 1970 (UTC).
 TIMEOUT_FIELDS = (pa.field("_exists", pa.bool_()), pa.field("_timeout_ms", pa.int64()))
+
+
+def timeout_defaults(timeout: str) -> dict[str, object]:
+    """What keys have that are restored from a state without timeouts: state, and no timeout."""
+    return {} if timeout == GroupStateTimeout.NoTimeout else {"_exists": True, "_timeout_ms": None}
 
 
 class GroupStateOfKey(GroupState):
