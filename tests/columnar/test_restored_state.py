@@ -16,6 +16,7 @@ from absflow.columnar.pages import PAGE_SCHEMA, Page, PageKind, pages_of
 from absflow.columnar.restore_packer import StatePacker
 from absflow.columnar.restoring import Restoring
 from absflow.columnar.state import state_schema
+from absflow.columnar.timers import TIMER_COLUMNS, timer_fields
 from absflow.errors import PageCorruptError, ProcessError, RestoreError
 
 K = pa.schema([("k", pa.string())])
@@ -294,3 +295,20 @@ def test_what_makes_many_pages_is_put_aside(rows, files_made):
     ]
     assert {bool(p.input) for p in placed} == {bool(files_made)}
     assert [bytes(payload_of(p, files, "page")) for p in placed] == [p.payload for p in carried]
+
+
+def test_timers_of_a_migrated_key_are_gone_unless_the_migration_hands_them_on():
+    """It need not know of absflow's own columns."""
+    timed = pa.schema([*N, *timer_fields()])
+    timer = [{"time": 7, "name": ""}]
+    rows = history([(2, "upsert", "a", 1, timer, None)], state=timed)
+    defaults = dict.fromkeys(TIMER_COLUMNS)
+
+    def migrated(migrate):
+        by = packer(K, timed, groups=1, migrate=migrate, defaults=defaults)
+        table, _ = restored_state("s", K, timed, 0, packed(by, rows))
+        return table["_event_timers"].to_pylist()
+
+    assert migrated(lambda table: table.select(["k", "n"])) == [None]
+    ((kept,),) = migrated(lambda table: table)
+    assert (kept["time"].microsecond, kept["name"]) == (7, "")
