@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from stage_cases import KEYS, run
 
 from absflow.columnar import work
 from absflow.columnar.event_time import TIME_TYPE, RootTime, TimeReport
+from absflow.columnar.forms import on_pandas
 from absflow.columnar.packing import Packer
 from absflow.columnar.pages import Page, PageKind, decode, pages_of
 from absflow.columnar.process import Result
@@ -109,7 +111,7 @@ def test_a_timer_is_one_of_its_key_time_and_name():
     assert stage.state()["b"]["_event_timers"] is None
 
 
-def test_timers_of_a_key_fire_in_the_order_of_their_times_each_on_what_the_other_left():
+def test_trap_11_timers_of_a_key_fire_in_order_each_on_what_the_other_left():
     def adding(rows, state, context):
         now = pa.array([n * 10 + 1 for n in state["n"].to_pylist()])
         result = emitting(rows, state, context)
@@ -223,7 +225,7 @@ def test_a_timer_fires_before_the_barrier_that_says_so():
     assert b'"value": 8' in barrier.payload
 
 
-def test_processing_timers_fire_by_the_time_of_the_batch_behind_the_snapshot():
+def test_trap_15_the_batch_of_a_barrier_fires_processing_timers_behind_the_snapshot():
     def waiting(rows, state, context):
         times = pa.array([(context.time_ms + 5) * 1_000] * rows.num_rows).cast(TIME_TYPE)
         domain = pa.array(["processing"] * rows.num_rows)
@@ -239,7 +241,7 @@ def test_processing_timers_fire_by_the_time_of_the_batch_behind_the_snapshot():
     assert row.checkpoint_id == 2
 
 
-def test_a_key_group_without_a_due_timer_is_not_read(monkeypatch):
+def test_trap_16_a_key_group_without_a_due_timer_is_not_read(monkeypatch):
     stage = Stage(spec_of(counting, emitting))
     stage.batch([(f"k{n}", 1, 1_000 + n) for n in range(100)])
     kept = in_range(stage.stored, "")
@@ -250,3 +252,36 @@ def test_a_key_group_without_a_due_timer_is_not_read(monkeypatch):
     monkeypatch.setattr(work, "load", lambda *a: loaded.append(a) or reading(*a))
     stage.batch([("k0", 900, 5_000)])
     assert len(loaded) == 1
+
+
+def test_trap_13_a_clock_that_goes_back_fires_nothing_early_or_twice():
+    def waiting(rows, state, context):
+        times = pa.array([105_000] * rows.num_rows).cast(TIME_TYPE)
+        domain = pa.array(["processing"] * rows.num_rows)
+        table = pa.table({"k": rows["k"], "time": times, "domain": domain})
+        return Result(state=state, timers=table)
+
+    stage = Stage(spec_of(waiting, emitting))
+    stage.batch([("a", 1, 4)], now_ms=100)
+    assert stage.fired([], now_ms=90, barrier=1) == []
+    assert stage.fired([], now_ms=106, barrier=2) == [("a", 105_000, "", None)]
+    assert stage.fired([], now_ms=99, barrier=3) == []
+    assert stage.fired([], now_ms=120, barrier=4) == []
+
+
+def test_functions_on_pandas_frames_set_timers_too():
+    def setting(rows, state, context):
+        state["n"] = rows.groupby("k").size().reindex(state["k"]).to_numpy()
+        timers = rows[["k"]].assign(time=pd.to_datetime(rows["v"], unit="us", utc=True))
+        return Result(state=state, timers=timers)
+
+    def firing(rows, state, context):
+        output = rows[["k", "name"]].assign(at=rows["time"].astype("int64"), n=state["n"])
+        return Result(output=output, delete=[True] * len(state))
+
+    stage = Stage(spec_of(on_pandas(setting), on_pandas(firing)))
+    stage.batch([("a", 1, 4), ("b", 1, 9)])
+    ((key, at, name, n),) = stage.fired([("c", 6, 99)])
+    assert (key, name, n) == ("a", "", 1)
+    assert at in (4, 4_000)  # microseconds, or nanoseconds of pandas
+    assert set(stage.state()) == {"b", "c"}
