@@ -131,7 +131,7 @@ class Packer:
             return
         sent: dict[int, int] = {}
         for table in tables:
-            if self.timed:
+            if self.timed and before is not None:
                 _note_watermarks(table, sent)
             yield from self._pages(table, partition, numbers)
         if self.timed and before is not None:
@@ -212,12 +212,13 @@ class Packer:
                 )
 
     def _control(self, table: pa.Table) -> Iterator[Page]:
-        fields = (*CHANNEL_FIELDS, *(TIME_FIELDS if self.timed else ()))
-        for row in table.select([field.name for field in fields]).to_pylist():
+        # An attempt whose rows are in flight may have had no event time.
+        names = [f.name for f in (*CHANNEL_FIELDS, *TIME_FIELDS) if f.name in table.column_names]
+        for row in table.select(names).to_pylist() if table.num_rows else ():
             payload = b""
-            if row.get("_status"):
+            if row.get("_watermark_status"):
                 payload = watermark_payload(
-                    _micros(row["_watermark"]), WatermarkStatus(row["_status"])
+                    _micros(row["_watermark"]), WatermarkStatus(row["_watermark_status"])
                 )
             barrier = row["_barrier"] or dict.fromkeys(("base_id", "completed_id", "triggered_ms"))
             for group in range(self.key_groups):

@@ -111,7 +111,7 @@ CHANNEL_FIELDS = (
 # batch, on a barrier what it has there.
 TIME_FIELDS = (
     pa.field("_watermark", pa.timestamp("us", tz="UTC")),
-    pa.field("_status", pa.string()),
+    pa.field("_watermark_status", pa.string()),
 )
 ORDER_FIELDS = CHANNEL_FIELDS[1:3]
 SEQ_BITS = 31
@@ -369,7 +369,7 @@ def _time_columns(page: Page) -> dict[str, Any]:
         return {}
     said = json.loads(page.payload)
     time = pa.scalar(said["value"], pa.int64()).cast(TIME_FIELDS[0].type)
-    return {"_watermark": time, "_status": said["status"]}
+    return {"_watermark": time, "_watermark_status": said["status"]}
 
 
 def one_batch(table: pa.Table | pa.RecordBatch) -> pa.RecordBatch:

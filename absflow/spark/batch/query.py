@@ -40,8 +40,9 @@ def set_alignments(spark: SparkSession, before: Mapping[str, Alignment]) -> None
 def set_times(spark: SparkSession, before: Mapping[str, EventTime | None]) -> None:
     """As :func:`set_alignments`, the event time of each stage; None for those without."""
     for stage, time in before.items():
-        text = "" if time is None else event_time.to_json(time)
-        spark.sparkContext.setLocalProperty(time_property(stage), text)
+        if time is not None:
+            text = event_time.to_json(time)
+            spark.sparkContext.setLocalProperty(time_property(stage), text)
 
 
 def start_query(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from absflow.columnar.pages import CHANNEL_FIELDS, PageKind
+from absflow.columnar.pages import CHANNEL_FIELDS, TIME_FIELDS, PageKind
 from absflow.errors import FencedError
 from absflow.facts.fence import Fence
 from absflow.protocol.recovery.publication import Publication
@@ -154,4 +154,4 @@ class Publisher:
 def _in_order(rows: DataFrame) -> DataFrame:
     """The bare rows; those of a key group in one partition, in the order they were emitted in."""
     together = rows.repartition("_key_group").sortWithinPartitions("_key_group", "_seq")
-    return together.drop(*(field.name for field in CHANNEL_FIELDS))
+    return together.drop(*(field.name for field in (*CHANNEL_FIELDS, *TIME_FIELDS)))
