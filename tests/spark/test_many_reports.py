@@ -92,6 +92,9 @@ class Query:
         self.input = given
         self.thread = threading.Thread(target=self.run, daemon=True)
 
+    def time_progress(self, _stage: str) -> StageProgress:
+        return self.progress
+
     def start(self) -> None:
         self.run_id = uuid.uuid4().hex
         self.thread.start()

@@ -157,7 +157,6 @@ def test_a_partition_may_be_that_of_null(
     [
         "ALTER TABLE delta.`{}` ADD CONSTRAINT some CHECK (n < 9)",
         "ALTER TABLE delta.`{}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
-        "ALTER TABLE delta.`{}` ADD COLUMN more string",
     ],
 )
 def test_a_table_with_rules_is_written_by_delta(
@@ -172,6 +171,17 @@ def test_a_table_with_rules_is_written_by_delta(
         with pytest.raises((PySparkException, Py4JError), match="CHECK constraint some"):
             append_once(arrow_rows(spark), table, "job/a", 2, {})
         assert spark.read.format("delta").load(table).count() == 5
+
+
+def test_a_column_that_the_rows_lack_is_null(
+    spark: SparkSession, table: str, left_to_delta: list[ArrowRows]
+) -> None:
+    """Workers leave it out of their files."""
+    spark.sql(f"ALTER TABLE delta.`{table}` ADD COLUMN more string")
+    append_once(arrow_rows(spark, 5), table, "job/a", 1, {})
+    assert left_to_delta == []
+    there = spark.read.format("delta").load(table)
+    assert there.where("more IS NULL").select("n").distinct().count() == 5
 
 
 class Odd:
