@@ -212,8 +212,6 @@ def run_key_group(
     what = f"held pages of stage {spec.name!r}, key group {key_group}"
     waiting = HeldPages(stored, data, files, what)
     work = Work(spec, key_group, batch, stored, waiting, batch.alignment, files, page_bytes)
-    work.changed_epoch = stored.changed_epoch
-    work.watermark = None if batch.time is None else batch.time.stage.value
     steps = itertools.count(1)
     for action in said:
         if isinstance(action, TakeSnapshot):

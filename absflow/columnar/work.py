@@ -79,6 +79,7 @@ class Work:
         files: where the files of a large state lie; None if all of it is kept inline.
         page_bytes: a page has at most so many bytes.
         watermark: the stage's as far as the work has come; None if it has none yet.
+        ended: whether all that the stage reads has ended for event time.
         decoded: the keyed state, once something has asked for it.
         changed_epoch: the last epoch in which a key changed.
         dirty: whether the state was changed.
@@ -96,12 +97,20 @@ class Work:
     files: StateFiles | None
     page_bytes: int
     watermark: int | None = None
+    ended: bool = False
     decoded: KeyedState | None = None
     changed_epoch: int = 0
     dirty: bool = False
     emitted: int = 0
     calls: int = 0
     snapshots: list[Snapshot] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Begin where the batch before has ended."""
+        self.changed_epoch = self.stored.changed_epoch
+        if self.batch.time is not None:
+            self.watermark = self.batch.time.stage.value
+            self.ended = self.batch.time.stage.status is WatermarkStatus.ENDED
 
     @property
     def state(self) -> KeyedState:
@@ -188,9 +197,12 @@ class Work:
         if time.value is not None:
             self.watermark = time.value
             yield from self.fire(Domain.EVENT, time.value)
-        if time.status is WatermarkStatus.ENDED and self._next_timer(Domain.EVENT) < NEVER:
-            # Time stands still for good: whatever waits goes now. But not what is set meanwhile, or
-            # a timer that sets itself again would do so for ever.
+        ends = time.status is WatermarkStatus.ENDED and not self.ended
+        self.ended = time.status is WatermarkStatus.ENDED
+        if ends and self._may_fire(Domain.EVENT, NEVER - 1):
+            # Time stands still for good: whatever waits goes now, before the snapshot that is the
+            # last. But not what is set meanwhile, or a timer that sets itself again would do so for
+            # ever; nor later, when no snapshot has it any more.
             yield from self.fire(Domain.EVENT, self.state.last_timer(Domain.EVENT.column))
 
     def fire(self, domain: Domain, upto: int) -> Iterator[Page]:
@@ -204,9 +216,11 @@ class Work:
             upto: those up to this time, microseconds since 1970 (UTC).
         """
         on_timer, column = self.spec.on_timer, domain.column
-        if on_timer is None or self._next_timer(domain) > upto:
+        if on_timer is None or not self._may_fire(domain, upto):
             return
         keys = self.state.due(column, upto)
+        if not keys.num_rows:
+            return
         for _ in range(MAX_ROUNDS):
             touched = self.state.touched(keys)
             timers = Timers.read(touched.table[column])
@@ -233,11 +247,11 @@ class Work:
             "committed; set the next one further ahead"
         )
 
-    def _next_timer(self, domain: Domain) -> int:
-        if self.dirty:
-            return self.state.next_timers()[list(Domain).index(domain)]
+    def _may_fire(self, domain: Domain, upto: int) -> bool:
+        """Whether a timer may be due up to a time, by what was stored of a state as it is still."""
         stored = self.stored
-        return stored.event_timer if domain is Domain.EVENT else stored.processing_timer
+        first = stored.event_timer if domain is Domain.EVENT else stored.processing_timer
+        return self.spec.on_timer is not None and (self.dirty or first <= upto)
 
     def snapshot(self, barrier: Barrier, time: StageTime | None) -> Iterator[Page]:
         """What changed since the base, then the barrier; the state is not decoded for nothing.

@@ -9,7 +9,7 @@ import pytest
 from stage_cases import KEYS, run
 
 from absflow.columnar import work
-from absflow.columnar.event_time import TIME_TYPE, RootTime, TimeReport
+from absflow.columnar.event_time import TIME_TYPE, RootTime, TimeReport, watermark_payload
 from absflow.columnar.forms import on_pandas
 from absflow.columnar.packing import Packer
 from absflow.columnar.pages import Page, PageKind, decode, pages_of
@@ -20,6 +20,7 @@ from absflow.columnar.stored import in_range, load
 from absflow.columnar.timers import NEVER, timer_fields
 from absflow.errors import ProcessError
 from absflow.protocol import alignment
+from absflow.protocol.watermarks import WatermarkStatus
 
 ROWS = pa.schema([("k", pa.string()), ("ts", TIME_TYPE), ("v", pa.int64())])
 STATE = pa.schema([("n", pa.int64())])
@@ -43,8 +44,11 @@ class Stage:
         self.spec, self.stored, self.number = spec, b"", 0
         self.time, self.alignment = spec.begin_time(), alignment.start(["rows"])
 
-    def batch(self, rows=(), barrier=0, now_ms=0):
-        """Run one; the rows (key, time, value) come in this order. What it emits, by page kind."""
+    def batch(self, rows=(), barrier=0, now_ms=0, ended=False):
+        """Run one; the rows (key, time, value) come in this order. What it emits.
+
+        With a barrier, at which the source may have ended.
+        """
         given = self.spec.input("rows")
         packer = Packer("rows", ROWS, ("k",), GROUPS, True, event_time=given.event_time, timed=True)
         columns = list(zip(*rows, strict=True)) or [()] * 3
@@ -52,7 +56,9 @@ class Stage:
         batches = [pa.RecordBatch.from_arrays(arrays, schema=ROWS)] if rows else []
         pages = [p for made in packer.pack(batches, 0, self.time) for p in pages_of(made)]
         if barrier:
-            pages += [Page(g, PageKind.BARRIER, "rows", barrier) for g in range(GROUPS)]
+            said = watermark_payload(None, WatermarkStatus.ENDED) if ended else b""
+            ids = range(GROUPS)
+            pages += [Page(g, PageKind.BARRIER, "rows", barrier, payload=said) for g in ids]
         batch = Batch(self.number, now_ms, self.alignment, self.time)
         out, self.stored = run(run_range(self.spec, batch, pages, self.stored))
         self.number += 1
@@ -212,6 +218,28 @@ def test_timers_are_deleted_by_name_and_time_and_deleting_none_does_nothing():
     stage.batch([("a", 1, 4), ("a", 1, 6)])
     stage.batch([("a", 2, 0)], now_ms=1)
     assert stage.fired([("c", 20, 99)]) == [("a", 6, "", 2)]
+
+
+def test_a_stage_without_timers_ends_with_rows_in_the_same_batch():
+    """Its sources end at the barrier, and there is nothing to fire."""
+    given = spec_of(lambda rows, state, context: Result(state=state), None)
+    stage = Stage(replace(given, state=STATE))
+    stage.batch([("a", 1, 4)], barrier=1, ended=True)
+    assert stage.time.stage.status is WatermarkStatus.ENDED
+    assert set(stage.state()) == {"a"}
+
+
+def test_what_waits_when_all_sources_end_fires_but_not_what_is_set_meanwhile():
+    def again(rows, state, context):
+        times = rows["time"].cast(pa.int64()).to_numpy()
+        timers = pa.table({"k": rows["k"], "time": pa.array(times + 10).cast(TIME_TYPE)})
+        return replace(emitting(rows, state, context), timers=timers)
+
+    stage = Stage(spec_of(counting, again))
+    fired = stage.fired([("a", 1, 25), ("b", 1, 4)], barrier=1, ended=True)
+    assert [at for _, at, _, _ in fired] == [25, 4]
+    assert stage.time.stage.value == 0
+    assert stage.fired(barrier=2) == []
 
 
 def test_a_timer_fires_before_the_barrier_that_says_so():
