@@ -89,8 +89,9 @@ def split_reports(
     Raises:
         ProtocolViolation: two key-group ranges have come to different times.
     """
-    control = [(group, text) for group, text in reports if '"alignment"' in text]
-    times = {text for _, text in reports if '"alignment"' not in text}
+    sorted_ = [(report, "time" in json.loads(report[1])) for report in reports]
+    control = [report for report, of_time in sorted_ if not of_time]
+    times = {text for (_, text), of_time in sorted_ if of_time}
     if len(times) > 1:
         raise ProtocolViolation(
             f"stage {spec.name!r}: its key-group ranges came to {len(times)} event times, but all "
