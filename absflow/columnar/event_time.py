@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from absflow.columnar.lateness import late_rows
+from absflow.columnar.lateness import late_by_batch, late_rows
 from absflow.columnar.pages import Page, PageKind, decode, pages_of
 from absflow.errors import ProcessError
 from absflow.protocol import event_time, watermarks
@@ -43,7 +43,6 @@ TIME_TYPE = pa.timestamp("us", tz="UTC")
 LATE = ("table", "drop", "process", "fail")
 # In the pages of a source whose late rows are processed.
 LATE_FIELD = pa.field("_late", pa.bool_())
-_NEVER = int(np.iinfo(np.int64).min)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,6 @@ class SourceRows:
     Attributes:
         name: the input.
         declared: its event time.
-        delay: of the source.
         before: of each partition the greatest event time before the micro-batch.
         reached: the stage's watermark, or that of the input, before it; None if there is none. What
             is not behind it is late, too: it is of a partition that was idle, or is new.
@@ -111,24 +109,18 @@ class SourceRows:
             )
         times = column.cast(TIME_TYPE).cast(pa.int64()).to_numpy()
         names, numbers = self._partitions(rows)
-        start = self._start(names)
-        late, after = late_rows(numbers, times, start, self.declared.delay)
-        if not self.declared.ordered:
-            # By what was known before the batch: in it, rows come in any order.
-            newest = np.array([self.before.get(name, _NEVER) for name in names], dtype=np.int64)
-            bound = newest[numbers]
-            behind = bound.astype(np.uint64) - times.astype(np.uint64)
-            late = (bound != _NEVER) & (times < bound) & (behind > self.declared.delay)
+        ordered = self.declared.ordered
+        known = {**self.before, **self.newest} if ordered else self.before
+        start = {number: known[name] for number, name in enumerate(names) if name in known}
+        judge = late_rows if ordered else late_by_batch
+        late, after = judge(numbers, times, start, self.declared.delay)
         if self.reached is not None:
             late |= times <= self.reached
         for number, at in after.items():
-            self.newest[names[number]] = at
+            name = names[number]
+            self.newest[name] = max(at, self.newest.get(name, at))
         self.late += int(np.count_nonzero(late))
         return pa.array(late)
-
-    def _start(self, names: Sequence[str]) -> dict[int, int]:
-        known = {**self.before, **self.newest}
-        return {number: known[name] for number, name in enumerate(names) if name in known}
 
     def _partitions(self, rows: pa.Table) -> tuple[list[str], np.ndarray]:
         """The partitions among the rows by name, and of each row the number of its own."""

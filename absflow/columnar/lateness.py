@@ -7,14 +7,15 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["late_rows"]
+__all__ = ["late_by_batch", "late_rows"]
 
+_Times = npt.NDArray[np.int64]
 _NEVER = np.iinfo(np.int64).min
 
 
 def late_rows(
-    partitions: npt.NDArray[np.int64],
-    times: npt.NDArray[np.int64],
+    partitions: _Times,
+    times: _Times,
     newest: Mapping[int, int],
     delay: int,
 ) -> tuple[npt.NDArray[np.bool_], dict[int, int]]:
@@ -43,9 +44,25 @@ def late_rows(
         rows, partition = order[begin:end], int(grouped[begin])
         before = after.get(partition, _NEVER)
         reached = np.maximum.accumulate(np.r_[before, times[rows]])
-        # A row may be further behind than an int64 can say; an unsigned one can.
-        behind = reached[:-1].astype(np.uint64) - times[rows].astype(np.uint64)
-        past = (reached[:-1] != _NEVER) & (times[rows] < reached[:-1])
-        late[rows] = past & (behind > delay)
+        late[rows] = _is_late(times[rows], reached[:-1], delay)
         after[partition] = int(reached[-1])
     return late, after
+
+
+def late_by_batch(
+    partitions: _Times, times: _Times, newest: Mapping[int, int], delay: int
+) -> tuple[npt.NDArray[np.bool_], dict[int, int]]:
+    """As :func:`late_rows`, where rows come in any order: by what was known before all of them."""
+    count = int(partitions.max(initial=-1)) + 1
+    before = np.array([newest.get(number, _NEVER) for number in range(count)], dtype=np.int64)
+    after = before.copy()
+    np.maximum.at(after, partitions, times)
+    return _is_late(times, before[partitions], delay), dict(enumerate(after.tolist()))
+
+
+def _is_late(times: _Times, newest: _Times, delay: int) -> npt.NDArray[np.bool_]:
+    """Of each row whether it is late, if ``newest`` is the greatest time that counts for it."""
+    # A row may be further behind than an int64 can say; an unsigned one can.
+    behind = newest.astype(np.uint64) - times.astype(np.uint64)
+    late: npt.NDArray[np.bool_] = (newest != _NEVER) & (times < newest) & (behind > delay)
+    return late
