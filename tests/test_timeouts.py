@@ -5,9 +5,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from absflow.columnar.event_time import TIME_TYPE, RootTime, TimeReport
+from absflow.columnar.event_time import RootTime, TimeReport
 from absflow.columnar.packing import Packer
-from absflow.columnar.pages import PageKind, decode, pages_of
+from absflow.columnar.pages import TIME_TYPE, PageKind, decode, pages_of
 from absflow.columnar.spec import InputSpec, StageSpec
 from absflow.columnar.stage import Batch, run_range
 from absflow.columnar.stored import in_range, load

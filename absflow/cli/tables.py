@@ -13,10 +13,10 @@ from absflow.cli import cells
 from absflow.cli.documents import cell, sentence, summary
 from absflow.cli.records import DeletionRecord, StateRecord
 from absflow.facts.listing import HistoryRecord
-from absflow.facts.records import CheckpointRecord, micros_timestamp
+from absflow.facts.records import CheckpointRecord
 from absflow.facts.stages import sentence_of
 from absflow.protocol.checkpoints import Kind, StageManifest, StageReport, Status
-from absflow.protocol.event_time import holding_back
+from absflow.protocol.event_time import holding_back, to_datetime
 from absflow.protocol.load import Backlog
 
 __all__ = [
@@ -168,7 +168,7 @@ def watermarks(record: CheckpointRecord) -> Table:
     for stage in record.stages:
         time = stage.report.time
         if time is not None:
-            reached = micros_timestamp(time.stage.value)
+            reached = to_datetime(time.stage.value)
             table.add_row(
                 stage.report.stage,
                 cells.NONE if reached is None else cells.precise_time(reached),

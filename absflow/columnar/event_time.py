@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from absflow.columnar.lateness import late_by_batch, late_rows
-from absflow.columnar.pages import Page, PageKind, decode, pages_of
+from absflow.columnar.pages import TIME_TYPE, Page, PageKind, decode, pages_of
 from absflow.errors import ProcessError
 from absflow.protocol import event_time, watermarks
 from absflow.protocol.event_time import EventTime
@@ -27,7 +27,6 @@ from absflow.protocol.watermarks import StageTime, Watermark, WatermarkStatus
 __all__ = [
     "LATE",
     "LATE_FIELD",
-    "TIME_TYPE",
     "BatchTime",
     "RootTime",
     "SourceRows",
@@ -38,7 +37,6 @@ __all__ = [
     "watermark_payload",
 ]
 
-TIME_TYPE = pa.timestamp("us", tz="UTC")
 # What can become of late rows.
 LATE = ("table", "drop", "process", "fail")
 # In the pages of a source whose late rows are processed.

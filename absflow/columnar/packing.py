@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
 
 import numpy as np
 import numpy.typing as npt
@@ -28,14 +27,13 @@ from absflow.columnar.pages import (
 )
 from absflow.columnar.pieces import PAGE_BYTES, encode_pieces
 from absflow.errors import ProcessError
-from absflow.protocol.event_time import EventTime, brings
+from absflow.protocol.event_time import EventTime, brings, from_datetime
 from absflow.protocol.watermarks import Watermark, WatermarkStatus
 
 __all__ = ["FLUSH_PAGES", "Gathering", "Packer", "gathered", "split"]
 
 # So many full pages are gathered before they are cut: rows of a hundred key groups come together.
 FLUSH_PAGES = 64
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +215,9 @@ class Packer:
         for row in table.select(names).to_pylist() if table.num_rows else ():
             payload = b""
             if row.get("_watermark_status"):
-                payload = watermark_payload(
-                    _micros(row["_watermark"]), WatermarkStatus(row["_watermark_status"])
-                )
+                said = row["_watermark"]
+                value = None if said is None else from_datetime(said)
+                payload = watermark_payload(value, WatermarkStatus(row["_watermark_status"]))
             barrier = row["_barrier"] or dict.fromkeys(("base_id", "completed_id", "triggered_ms"))
             for group in range(self.key_groups):
                 yield Page(
@@ -245,12 +243,6 @@ def _note_watermarks(table: pa.Table, sent: dict[int, int]) -> None:
         strict=True,
     ):
         sent[epoch] = max(value, sent.get(epoch, value))
-
-
-def _micros(time: datetime | None) -> int | None:
-    if time is None:
-        return None
-    return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 class Gathering:

@@ -34,6 +34,7 @@ __all__ = [
     "PAGE_SCHEMA",
     "SEQ_BITS",
     "TIME_FIELDS",
+    "TIME_TYPE",
     "Page",
     "PageKind",
     "SentTime",
@@ -107,10 +108,12 @@ CHANNEL_FIELDS = (
         ),
     ),
 )
+# Event time, and that of timers.
+TIME_TYPE = pa.timestamp("us", tz="UTC")
 # Those of a stage with event time have these, too: on a row what the stage had said before the
 # batch, on a barrier what it has there.
 TIME_FIELDS = (
-    pa.field("_watermark", pa.timestamp("us", tz="UTC")),
+    pa.field("_watermark", TIME_TYPE),
     pa.field("_watermark_status", pa.string()),
 )
 ORDER_FIELDS = CHANNEL_FIELDS[1:3]
@@ -315,7 +318,7 @@ def _channel_rows(
     count = rows.num_rows
     added: list[pa.Array] = []
     if time is not None:
-        watermark = pa.scalar(time.watermark, pa.int64()).cast(TIME_FIELDS[0].type)
+        watermark = pa.scalar(time.watermark, pa.int64()).cast(TIME_TYPE)
         added = [pa.repeat(watermark, count), pa.nulls(count, TIME_FIELDS[1].type)]
     # `seq` of an output page is the number of rows the key group emitted before it.
     order = (batch_id << SEQ_BITS) + page.seq + np.arange(count, dtype=np.int64)
@@ -368,7 +371,7 @@ def _time_columns(page: Page) -> dict[str, Any]:
     if not page.payload:
         return {}
     said = json.loads(page.payload)
-    time = pa.scalar(said["value"], pa.int64()).cast(TIME_FIELDS[0].type)
+    time = pa.scalar(said["value"], pa.int64()).cast(TIME_TYPE)
     return {"_watermark": time, "_watermark_status": said["status"]}
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from absflow.columnar.state import KeyedState, Touched
 from absflow.columnar.timers import NEVER, TIMER_COLUMNS, Domain
 from absflow.columnar.whereabouts import line_of, line_of_error, trace_of
 from absflow.errors import ProcessError, ResultError
+from absflow.protocol.event_time import to_datetime
 
 __all__ = [
     "Call",
@@ -46,8 +47,6 @@ __all__ = [
     "call_timers",
     "check_whole",
 ]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(slots=True)
@@ -250,14 +249,13 @@ def _called(
 
 
 def _invoke(process: Process, made: Call, given: _Given) -> Result:
-    reached = made.watermark
     context = Context(
         stage=made.stage,
         input=made.input,
         key_group=made.key_group,
         epoch=made.epoch,
         time_ms=made.time_ms,
-        watermark=None if reached is None else _EPOCH + timedelta(microseconds=reached),
+        watermark=to_datetime(made.watermark),
         timed=made.timed,
         late=given.late,
         key=made.key,

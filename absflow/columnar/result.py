@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from absflow.columnar.event_time import TIME_TYPE
 from absflow.columnar.keys import locate
+from absflow.columnar.pages import TIME_TYPE
 from absflow.columnar.pieces import replaced
 from absflow.columnar.state import KeyedState, Touched
 from absflow.columnar.timers import TIMER_COLUMNS, Domain, Timers

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from absflow.columnar.event_time import TIME_TYPE
+from absflow.columnar.pages import TIME_TYPE
 
 __all__ = [
     "NEVER",

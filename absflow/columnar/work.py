@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from absflow.columnar.event_time import LATE_FIELD, TIME_TYPE, watermark_payload
+from absflow.columnar.event_time import LATE_FIELD, watermark_payload
 from absflow.columnar.held import HeldPages, Limits
-from absflow.columnar.pages import ORDER_FIELDS, Page, PageKind, decode
+from absflow.columnar.pages import ORDER_FIELDS, TIME_TYPE, Page, PageKind, decode
 from absflow.columnar.piece_files import StateFiles
 from absflow.columnar.pieces import encode_batches, encode_pieces, reordered
 from absflow.columnar.process import Call, Processed, call, call_timers

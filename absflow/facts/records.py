@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any
 
 from absflow.protocol import event_time
@@ -42,7 +42,6 @@ __all__ = [
     "deleted_of",
     "details_of",
     "manifest_of",
-    "micros_timestamp",
     "millis",
     "ready_of",
     "request_row",
@@ -52,8 +51,6 @@ __all__ = [
     "trigger_of",
     "written_savepoints",
 ]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +284,7 @@ def stage_row(stage: StageManifest) -> dict[str, Any]:
     """The value of one element of ``stages``."""
     time = stage.report.time
     row = {name: getattr(stage.report, name) for name in _REPORT}
-    row["watermark"] = None if time is None else micros_timestamp(time.stage.value)
+    row["watermark"] = None if time is None else event_time.to_datetime(time.stage.value)
     row["event_time"] = None if time is None else event_time.to_json(time)
     row["positions"] = list(stage.report.positions.items())
     row["lineage"] = list(stage.lineage)
@@ -317,11 +314,6 @@ def stage_of(row: Mapping[str, Any]) -> StageManifest:
         load = Load(row["busy"], row["backpressured"], backlogs)
     sets = tuple(SetDigest(**each) for each in row.get("sets") or ())
     return StageManifest(StageReport(**known), tuple(row["lineage"]), in_flight, load, sets)
-
-
-def micros_timestamp(time: int | None) -> datetime | None:
-    """``time`` (microseconds since 1970) as an aware datetime in UTC; None for None."""
-    return None if time is None else _EPOCH + timedelta(microseconds=time)
 
 
 def timestamp(time_ms: int) -> datetime:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta, timezone
 from functools import reduce
 from typing import Any
 
@@ -25,14 +26,18 @@ __all__ = [
     "EventTime",
     "brings",
     "counted_idle",
+    "from_datetime",
     "from_json",
     "holding_back",
     "observed",
     "restored",
     "start",
+    "to_datetime",
     "to_json",
     "with_partitions",
 ]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +156,16 @@ def brings(stage: StageTime, name: str, watermark: Watermark) -> StageTime:
     if watermark.status is status and later(value, watermark.value) == value:
         return stage
     return watermarks.arrive(stage, name, watermark)
+
+
+def to_datetime(time: int | None) -> datetime | None:
+    """A time as an aware datetime in UTC."""
+    return None if time is None else _EPOCH + timedelta(microseconds=time)
+
+
+def from_datetime(time: datetime) -> int:
+    """The inverse of :func:`to_datetime`."""
+    return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 def holding_back(time: EventTime) -> str:

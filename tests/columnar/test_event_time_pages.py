@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from absflow.columnar.event_time import TIME_TYPE, RootTime, range_heads
+from absflow.columnar.event_time import RootTime, range_heads
 from absflow.columnar.packing import Packer
 from absflow.columnar.pages import (
+    TIME_TYPE,
     Page,
     PageKind,
     SentTime,

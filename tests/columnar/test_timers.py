@@ -9,10 +9,10 @@ import pytest
 from stage_cases import KEYS, run
 
 from absflow.columnar import work
-from absflow.columnar.event_time import TIME_TYPE, RootTime, TimeReport, watermark_payload
+from absflow.columnar.event_time import RootTime, TimeReport, watermark_payload
 from absflow.columnar.forms import on_pandas
 from absflow.columnar.packing import Packer
-from absflow.columnar.pages import Page, PageKind, decode, pages_of
+from absflow.columnar.pages import TIME_TYPE, Page, PageKind, decode, pages_of
 from absflow.columnar.process import Result
 from absflow.columnar.spec import InputSpec, StageSpec
 from absflow.columnar.stage import Batch, run_range

@@ -10,8 +10,8 @@ from typing import Any, cast
 from pyspark.sql.streaming.query import StreamingQuery
 
 from absflow.columnar.spec import StageSpec
-from absflow.facts.records import micros_timestamp
 from absflow.protocol.coordinator.messages import Event
+from absflow.protocol.event_time import to_datetime
 from absflow.protocol.restarts import Restarts
 from absflow.spark.batch.backpressure import Backpressure
 from absflow.spark.batch.drain import Drain
@@ -145,7 +145,7 @@ class ChainQuery:
     def time_progress(self, stage: str) -> StageProgress:
         """How far a stage of it is, with event time."""
         time, late = self._running.event_time(stage) if self._running else (None, 0)
-        watermark = None if time is None else micros_timestamp(time.stage.value)
+        watermark = None if time is None else to_datetime(time.stage.value)
         return replace(self.progress, watermark=watermark, late_rows=late)
 
     def last_progress(self) -> dict[str, Any] | None:

@@ -9,13 +9,14 @@ microsecond of its millisecond, which is the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 
 import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import Row, StructType
 
 from absflow.columnar.process import Context
+from absflow.protocol.event_time import from_datetime
 
 __all__ = [
     "TIMEOUTS",
@@ -116,12 +117,11 @@ class GroupStateOfKey(GroupState):
 
 
 _NONE = GroupState.NO_TIMESTAMP
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def spark_watermark_ms(watermark: datetime) -> int:
     """A watermark as Spark says it: the least time that is not late, in whole ms."""
-    return ((watermark - _EPOCH) // timedelta(microseconds=1) + 1) // 1_000
+    return (from_datetime(watermark) + 1) // 1_000
 
 
 def timeout_timers(keys: pa.Table, times_ms: Sequence[int | None], domain: str) -> pa.Table:
