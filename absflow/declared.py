@@ -14,9 +14,10 @@ from pyspark.sql.types import StructType, _parse_datatype_string
 from absflow.columnar.forms import RowFunction, can_take
 from absflow.columnar.process import Process
 from absflow.columnar.restore_packer import Migration
+from absflow.columnar.timers import TIMEOUT_FIELDS
 from absflow.errors import GraphError
 from absflow.graph.nodes import StageNode, Upgrade
-from absflow.spark.worker.group_state import TIMEOUT_FIELDS, timeout_defaults
+from absflow.spark.worker.group_state import timeout_defaults
 from absflow.spark.worker.per_key import KeyFunction
 
 __all__ = [

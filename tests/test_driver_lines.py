@@ -15,7 +15,7 @@ from absflow.protocol.checkpoints import FailureReason, Kind, Manifest, StageMan
 from absflow.protocol.coordinator.messages import DiscardReport, Unexpected, WriteAbort
 from absflow.spark.batch.outcome import StageOutcome, channel_control_rows
 from absflow.spark.control.effects import CoordinatorEffects, completed_line
-from absflow.spark.control.kept import kept_ranges
+from absflow.spark.start.ranges import kept_ranges
 
 ROWS = pa.schema([("k", pa.string())])
 

@@ -11,9 +11,9 @@ from absflow.columnar.pages import TIME_TYPE, PageKind, decode, pages_of
 from absflow.columnar.spec import InputSpec, StageSpec
 from absflow.columnar.stage import Batch, run_range
 from absflow.columnar.stored import in_range, load
-from absflow.columnar.timers import timer_fields
+from absflow.columnar.timers import TIMEOUT_FIELDS, timer_fields
 from absflow.protocol import alignment
-from absflow.spark.worker.group_state import TIMEOUT_FIELDS, spark_watermark_ms
+from absflow.spark.worker.group_state import spark_watermark_ms
 from absflow.spark.worker.per_key import per_key, per_key_timeout
 
 ROWS = pa.schema([("k", pa.string()), ("ts", TIME_TYPE), ("v", pa.int64())])

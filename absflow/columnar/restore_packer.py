@@ -25,6 +25,7 @@ from absflow.columnar.pages import Page, PageKind, page_batches
 from absflow.columnar.piece_files import StateFiles
 from absflow.columnar.pieces import PAGE_BYTES, encode_pieces
 from absflow.columnar.state import snapshot_schema
+from absflow.columnar.timers import OWN_COLUMNS
 from absflow.errors import ProcessError
 
 __all__ = ["Migration", "StatePacker"]
@@ -141,7 +142,7 @@ class StatePacker:
         names = [*self.keys.names, *self.state.names]
         if isinstance(new, pa.Table):
             # Of absflow's own columns, the timers, a migration need know nothing.
-            own = [f for f in self.state if f.name in self.defaults and f.name.startswith("_")]
+            own = [f for f in self.state if f.name in OWN_COLUMNS]
             for due in (f for f in own if f.name not in new.column_names):
                 values = pa.repeat(pa.scalar(self.defaults[due.name], due.type), new.num_rows)
                 new = new.append_column(due, values)

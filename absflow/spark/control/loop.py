@@ -33,7 +33,6 @@ from absflow.spark.control.effects import CoordinatorEffects
 from absflow.spark.control.facts_wanted import FactWanted
 from absflow.spark.control.failures import failure_of, shortened, without_stack
 from absflow.spark.control.finaliser import Finaliser, ManifestReady
-from absflow.spark.control.kept import kept_ranges
 from absflow.spark.control.lookout import Lookout
 from absflow.spark.control.occupation import Occupation
 from absflow.spark.control.progress import Progress
@@ -45,6 +44,7 @@ from absflow.spark.control.savepoints import Savepoints
 from absflow.spark.control.sigterm import SavepointOnSigterm, check_main_thread
 from absflow.spark.model import JobSpec
 from absflow.spark.start.attempt import prepare_attempt
+from absflow.spark.start.ranges import kept_ranges, shuffle_partitions
 from absflow.storage import clock
 from absflow.storage.delta import tables
 from absflow.storage.root import StorageRoot
@@ -227,7 +227,7 @@ class JobLoop:
             prepared.attempt,
             len(next(iter(prepared.ranges.values()))),
             self._settings.key_groups,
-            int(self._spark.conf.get("spark.sql.shuffle.partitions") or 200),
+            shuffle_partitions(self._spark),
         )
 
     def _stop_with_program(self) -> None:

@@ -11,13 +11,12 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType, NullType, NumericType
 
 from absflow.columnar.spec import StageSpec
-from absflow.columnar.timers import TIMER_COLUMNS
+from absflow.columnar.timers import OWN_COLUMNS
 from absflow.errors import StateError
 from absflow.facts.stages import find_stage
 from absflow.protocol.checkpoints import StageColumns
 from absflow.protocol.recovery import matching
 from absflow.spark.model import JobSpec
-from absflow.spark.worker.group_state import TIMEOUT_FIELDS
 from absflow.storage.sql import quoted
 
 __all__ = ["GivenState", "check_keys", "conform"]
@@ -40,9 +39,6 @@ class GivenState:
     keys: int
 
 
-_OWN = {*TIMER_COLUMNS, *(field.name for field in TIMEOUT_FIELDS)}
-
-
 def conform(job: JobSpec, stage: str, frame: DataFrame) -> DataFrame:
     """The key and state columns of ``stage``, in their order and of their types.
 
@@ -60,7 +56,7 @@ def conform(job: JobSpec, stage: str, frame: DataFrame) -> DataFrame:
         raise StateError(f"the state of stage {stage!r} is a streaming DataFrame; read a table")
     # Of absflow's own columns, the timers, the frame need know nothing.
     defaults = job.graph.upgrades[stage].defaults
-    own = {name: value for name, value in defaults.items() if name in _OWN}
+    own = {name: value for name, value in defaults.items() if name in OWN_COLUMNS}
     for name in own.keys() - set(frame.columns):
         frame = frame.withColumn(name, F.lit(own[name]).cast(due[name].dataType))
     problems = [f"it lacks {n!r}" for n in due.names if n not in frame.columns]

@@ -20,7 +20,6 @@ from absflow.protocol.event_time import from_datetime
 
 __all__ = [
     "TIMEOUTS",
-    "TIMEOUT_FIELDS",
     "GroupStateOfKey",
     "spark_watermark_ms",
     "timeout_defaults",
@@ -28,9 +27,6 @@ __all__ = [
 ]
 
 TIMEOUTS = ("NoTimeout", "ProcessingTimeTimeout", "EventTimeTimeout")
-# What a state has beside its own columns if keys may time out: whether there is any, for a key
-# without one may have a timeout; and when it times out, ms since 1970 (UTC).
-TIMEOUT_FIELDS = (pa.field("_exists", pa.bool_()), pa.field("_timeout_ms", pa.int64()))
 
 
 def timeout_defaults(timeout: str) -> dict[str, object]:

@@ -22,7 +22,6 @@ from functools import update_wrapper
 from typing import Any, TypeAlias, cast
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,11 +38,8 @@ from pyspark.sql.types import StructType
 from absflow.columnar.forms import state_rows, takes_context
 from absflow.columnar.pieces import replaced
 from absflow.columnar.process import Context, Process, Result, check_whole
-from absflow.spark.worker.group_state import (
-    TIMEOUT_FIELDS,
-    GroupStateOfKey,
-    timeout_timers,
-)
+from absflow.columnar.timers import TIMEOUT_FIELDS
+from absflow.spark.worker.group_state import GroupStateOfKey, timeout_timers
 
 __all__ = ["KeyFunction", "per_key", "per_key_timeout"]
 
@@ -139,7 +135,7 @@ class _Calls:
                 output.extend(_checked(emitted, context.output))
         emitted_rows = _output(output, context.output, self._time_zone)
         if timed:
-            return self._with_timeouts(emitted_rows, state, states, gone, context)
+            return self._with_timeouts(emitted_rows, state, states, context)
         return Result(
             output=emitted_rows,
             state=_updated(state, states, schema),
@@ -151,7 +147,6 @@ class _Calls:
         output: pa.Table | None,
         state: pa.Table,
         states: list[GroupStateOfKey],
-        gone: npt.NDArray[np.bool_],
         context: Context,
     ) -> Result:
         """Each call has cleared the key's timeout, unless it has set another (Spark)."""
