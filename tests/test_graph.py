@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from stage_nodes import ROWS, stage
 
-from absflow.columnar.process import Result
 from absflow.errors import GraphError
 from absflow.graph.check import check
 from absflow.graph.description import check_unchanged, describe
 from absflow.graph.description import topology as topology_of
 from absflow.graph.nodes import Graph, SinkNode, SourceNode, StageNode
 from absflow.protocol.coordinator.messages import RootInput
-
-ROWS = pa.schema([("k", pa.string()), ("v", pa.int64())])
-STATE = pa.schema([("n", pa.int64())])
-
-
-def stage(name: str, *inputs: str, **changes: object) -> StageNode:
-    """A stage that is right but for ``changes``."""
-    values: dict[str, object] = {
-        "key": ("k",),
-        "state": STATE,
-        "output": ROWS,
-        "process": {i: lambda rows, state, context: Result() for i in inputs},
-        **changes,
-    }
-    return StageNode(name, inputs, **values)  # type: ignore[arg-type]
 
 
 def checked(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from stage_nodes import stage
 
 from absflow.columnar.event_time import RootTime
 from absflow.columnar.process import Result
@@ -26,7 +27,6 @@ ROWS = pa.schema(
         ("partition", pa.int32()),
     ]
 )
-STATE = pa.schema([("n", pa.int64())])
 
 
 def declared(column: str | None = "ts", watermark: Watermark | None = None, **more: Any) -> Any:
@@ -86,17 +86,6 @@ def test_what_cannot_be_is_refused(
 def test_a_bounded_source_is_never_idle() -> None:
     with pytest.raises(GraphError, match="a bounded source is never idle, it ends"):
         declared("ts", Watermark(idle="1min"), bounded=True)
-
-
-def stage(name: str, *inputs: str, **changes: object) -> StageNode:
-    values: dict[str, object] = {
-        "key": ("k",),
-        "state": STATE,
-        "output": ROWS,
-        "process": {i: lambda rows, state, context: Result() for i in inputs},
-        **changes,
-    }
-    return StageNode(name, inputs, **values)  # type: ignore[arg-type]
 
 
 def graph(*stages: StageNode, late: str = "table", other: bool = False) -> Graph:

@@ -7,7 +7,7 @@ from collections import deque
 from absflow.protocol.alignment import AbortArrived, OvertakeArrived
 from absflow.protocol.alignment_state import Barrier
 from absflow.protocol.checkpoints import FailureReason, Kind, Manifest, StageReport
-from absflow.protocol.coordinator import machine, pending
+from absflow.protocol.coordinator import completion, machine, pending
 from absflow.protocol.coordinator.messages import (
     Action,
     CheckpointFailed,
@@ -35,7 +35,6 @@ from absflow.protocol.coordinator.messages import (
     WriteOvertake,
 )
 from absflow.protocol.coordinator.pending import Coordinator, Phase
-from absflow.protocol.watermarks import unsettled
 from absflow.simulation.clock import Life, Process
 from absflow.simulation.job import Graph
 from absflow.simulation.restore import time_at, whole
@@ -57,12 +56,7 @@ def unsettled_stages(graph: Graph, tables: Tables, manifest: Manifest) -> int:
     times = {s.name: time_at(graph, tables, s.name, manifest) for s in graph.stages}
     triggers = (row for row in tables.barriers if isinstance(row, Triggered))
     exhausted = next(row.exhausted for row in triggers if row.barrier.checkpoint_id == number)
-    count = 0
-    for stage in graph.stages:
-        senders = {name: times[name] for name in stage.upstream}
-        mine = [root.name for root in exhausted if root.stage == stage.name]
-        count += unsettled(times[stage.name], senders, mine)
-    return count
+    return completion.unsettled_stages(times, graph.topology, exhausted)
 
 
 class Driver:

@@ -5,7 +5,7 @@ Rules of this file: plain functions over the coordinator's state.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from absflow.errors import ProtocolViolation
@@ -26,7 +26,7 @@ from absflow.protocol.coordinator.pending import (
     Pending,
 )
 from absflow.protocol.lineage import extend_lineage
-from absflow.protocol.watermarks import unsettled
+from absflow.protocol.watermarks import StageTime, unsettled
 
 __all__ = [
     "advance",
@@ -94,27 +94,20 @@ def compose_manifest(state: Coordinator, pending: Pending) -> Manifest:
 
 
 def unsettled_stages(
-    manifest: Manifest, topology: Topology, exhausted: Collection[RootInput]
+    times: Mapping[str, StageTime], topology: Topology, exhausted: Collection[RootInput]
 ) -> int:
     """How many stages would still change by themselves behind a checkpoint.
 
     Args:
-        manifest: the checkpoint.
+        times: of the stages with event time what they had there.
         topology: the graph.
         exhausted: the root inputs that its trigger has said to be exhausted.
     """
-    times = {s.report.stage: s.report.time for s in manifest.stages}
     count = 0
     for name, time in times.items():
-        if time is None:
-            continue
-        senders = {
-            sender: sent.stage
-            for sender in topology.upstream.get(name, ())
-            if (sent := times.get(sender)) is not None
-        }
-        mine = [r.name for r in exhausted if r.stage == name and r.name in time.stage.inputs]
-        count += unsettled(time.stage, senders, mine)
+        senders = {sender: times[sender] for sender in topology.upstream[name] if sender in times}
+        mine = [r.name for r in exhausted if r.stage == name and r.name in time.inputs]
+        count += unsettled(time, senders, mine)
     return count
 
 

@@ -45,7 +45,11 @@ class Arrived:
 
 
 class AlignmentLog:
-    """One file per micro-batch that changed the alignment, in a directory of its own."""
+    """One file per micro-batch that changed the alignment or event time, in its own directory.
+
+    Attributes:
+        began: what was loaded is what the attempt began with.
+    """
 
     def __init__(
         self, files: Files, directory: str, first: Alignment, time: EventTime | None
@@ -56,11 +60,7 @@ class AlignmentLog:
         self._first = first
         self._time = time
         self._batches: list[int] = []
-
-    def begins_with(self, batch_id: int) -> bool:
-        """Whether nothing was saved by an earlier batch; this one may be run again."""
-        names = self._files.names(self._directory)
-        return not any(int(name) < batch_id for name in names if name.isdecimal())
+        self.began = True
 
     def load(self, batch_id: int) -> tuple[Alignment, EventTime | None, dict[int, Arrived]]:
         """What was saved by the last batch before ``batch_id``; the start if there is none.
@@ -71,7 +71,8 @@ class AlignmentLog:
         names = self._files.names(self._directory)
         self._batches = sorted(int(name) for name in names if name.isdecimal())
         before = [n for n in self._batches if n < batch_id]
-        if not before:
+        self.began = not before
+        if self.began:
             return self._first, self._time, {}
         path = f"{self._directory}/{before[-1]}"
         text = self._files.read(path)

@@ -29,8 +29,8 @@ from functools import cache
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
-from absflow.columnar.event_time import TimeReport
 from absflow.columnar.pages import SentTime
+from absflow.columnar.spec import InputSpec
 from absflow.errors import StorageError
 from absflow.protocol.event_time import EventTime
 from absflow.spark.batch.backpressure import Backpressure
@@ -146,12 +146,9 @@ class ChainBatches:
         else:
             histories = self._histories()
             totals, output = self._rows.write_first(pages, batch_id, epoch, histories, time)
-        before = {stage: stage.time for stage in self._stages}
-        outcomes, times = self._outcomes(output, begun_ms)
-        for stage, report in times.items():
-            for name, count in report.late.items():
-                if count:
-                    self._rows.write_late(pages, stage.spec.input(name), batch_id)
+        outcomes, late = self._outcomes(output, begun_ms)
+        for given in late:
+            self._rows.write_late(pages, given, batch_id)
         epochs = self._epochs(epoch, outcomes)
         if self._after_start:
             self._rows.check_sinks(pages, batch_id, epochs)
@@ -161,26 +158,25 @@ class ChainBatches:
         rows_ms = clock.steady_ms() - begun_ms
         if outcomes:
             self._note_control_rows(batch_id, outcomes)
-            self._write_outcomes(
-                pages, batch_id, outcomes, times, before, output, started_ms, rows_ms
-            )
+            self._write_outcomes(pages, batch_id, outcomes, output, started_ms, rows_ms)
         for stage in self._stages:
             if stage not in outcomes:
-                stage.save(batch_id, None, before[stage])
+                stage.save(batch_id, None)
 
     def _outcomes(
         self, output: WorkerOutput, begun_ms: int
-    ) -> tuple[dict[ChainStage, StageOutcome], dict[ChainStage, TimeReport]]:
-        """What control rows have come to in the batch, and event time, by stage."""
-        outcomes, times = {}, {}
+    ) -> tuple[dict[ChainStage, StageOutcome], list[InputSpec]]:
+        """What control rows have come to in the batch; the inputs of which rows were late."""
+        outcomes: dict[ChainStage, StageOutcome] = {}
+        late: list[InputSpec] = []
         for stage in self._stages:
             control, time = split_reports(stage.spec, output.reports[stage.spec.name])
             if control:
                 outcomes[stage] = merge_reports(stage.spec, control)
             if time is not None:
-                times[stage] = time
                 stage.take_time(time, begun_ms)
-        return outcomes, times
+                late += (stage.spec.input(name) for name, count in time.late.items() if count)
+        return outcomes, late
 
     def _note_control_rows(
         self, batch_id: int, outcomes: Mapping[ChainStage, StageOutcome]
@@ -196,8 +192,6 @@ class ChainBatches:
         pages: DataFrame,
         batch_id: int,
         outcomes: Mapping[ChainStage, StageOutcome],
-        times: Mapping[ChainStage, TimeReport],
-        before: Mapping[ChainStage, EventTime | None],
         output: WorkerOutput,
         started_ms: int,
         rows_ms: int,
@@ -217,12 +211,11 @@ class ChainBatches:
         self._rows.forward_barriers(pages, batch_id)
         barriers_ms = clock.steady_ms() - before_ms
         for stage, outcome in outcomes.items():
-            stage.save(batch_id, outcome, before[stage])
+            stage.save(batch_id, outcome)
         sync_ms = clock.steady_ms() - begun_ms - barriers_ms
         took = BatchTimes(started_ms, sync_ms, rows_ms + barriers_ms)
         for stage, outcome in outcomes.items():
-            at = times[stage].at if stage in times else {}
-            stage.report(outcome, snapshots[stage], batch_id, offsets, took, at)
+            stage.report(outcome, snapshots[stage], batch_id, offsets, took)
 
     def _epochs(self, epoch: int, outcomes: Mapping[ChainStage, StageOutcome]) -> list[int]:
         """The epochs that the last stage may have emitted rows of in a batch, rising."""

@@ -81,7 +81,7 @@ class ChainStage:
         """
         self.spec = spec
         self.alignment = spec.start(restored)
-        self.time = time
+        self.time = self._saved_time = time
         directory = layout.alignment(spec.name, attempt)
         self._log = AlignmentLog(files, directory, self.alignment, time)
         self._staging = layout.staging(spec.name, attempt)
@@ -97,6 +97,8 @@ class ChainStage:
         self._rows_out: int | None = None
         self._late_rows = self.late_total = 0
         self._ended_ms: int | None = None
+        # Event time at the snapshots of the batch under way.
+        self._at: Mapping[int, StageTime] = {}
 
     def load(self, batch_id: int, offsets: Callable[[], Sequence[str]]) -> None:
         """Go on where the last batch before ``batch_id`` left the stage.
@@ -105,12 +107,12 @@ class ChainStage:
             batch_id: the first batch of this start of the query.
             offsets: the end offsets of its sources.
         """
-        first = self._log.begins_with(batch_id)
         self.alignment, self.time, self._arrived = self._log.load(batch_id)
+        self._saved_time = self.time
         if self.time is not None:
             # How long a partition has said nothing is counted anew.
             self.time = replace(self.time, quiet_ms={})
-        if first:
+        if self._log.began:
             for name in self._ordered_sources():
                 self._know_partitions(name, offsets()[source_index(self.spec, name)])
 
@@ -150,6 +152,7 @@ class ChainStage:
             if given.event_time is not None and given.event_time.idle_ms is not None
         }
         self.time = event_time.counted_idle(report.time, waited_ms, report.brought, idle)
+        self._at = report.at
         late = sum(report.late.values())
         self._late_rows += late
         self.late_total += late
@@ -259,19 +262,18 @@ class ChainStage:
         write_pages(mine, path, "overwrite", self._settings.page_max_bytes)
         return StagedPages(path)
 
-    def save(self, batch_id: int, outcome: StageOutcome | None, before: EventTime | None) -> None:
+    def save(self, batch_id: int, outcome: StageOutcome | None) -> None:
         """Make the alignment and the event time after the batch durable.
 
         Args:
             batch_id: the batch.
             outcome: of the batch; None if no control row has come.
-            before: the event time before it.
         """
         after = self.alignment if outcome is None else outcome.after
-        if after != self.alignment or self.time != before:
+        if after != self.alignment or self.time != self._saved_time:
             self._fence.check()
             self._log.save(batch_id, after, self.time, self._arrived)
-            self.alignment = after
+            self.alignment, self._saved_time = after, self.time
 
     def report(
         self,
@@ -280,7 +282,6 @@ class ChainStage:
         batch_id: int,
         offsets: Callable[[], Sequence[str]],
         times: BatchTimes,
-        at: Mapping[int, StageTime],
     ) -> None:
         """Report the batch's snapshots to the coordinator, and hand them to their thread.
 
@@ -290,11 +291,11 @@ class ChainStage:
             batch_id: the batch.
             offsets: the end offsets of the sources of the batch.
             times: of the batch.
-            at: what the stage had in event time at each snapshot, if anything.
         """
         for checkpoint_id in sorted(outcome.snapshots):
-            report = self._report(checkpoint_id, outcome, batch_id, offsets, times)
-            self._post(StageReported(replace(report, time=self._time_at(checkpoint_id, at))))
+            self._post(
+                StageReported(self._report(checkpoint_id, outcome, batch_id, offsets, times))
+            )
             self._appender.submit(snapshots[checkpoint_id])
         for checkpoint_id in sorted(outcome.skipped):
             cause = f"stage {self.spec.name}"
@@ -303,7 +304,7 @@ class ChainStage:
         self._arrived = {n: note for n, note in self._arrived.items() if n > settled}
         self._too_much = {n for n in self._too_much if n > settled}
 
-    def _time_at(self, checkpoint_id: int, at: Mapping[int, StageTime]) -> EventTime | None:
+    def _time_at(self, checkpoint_id: int) -> EventTime | None:
         """Event time at a snapshot; of its root inputs as it was where their barriers came."""
         if self.time is None:
             return None
@@ -312,7 +313,7 @@ class ChainStage:
             name: replace(source, newest=newest.get(name, source.newest))
             for name, source in self.time.sources.items()
         }
-        return EventTime(at.get(checkpoint_id, self.time.stage), sources)
+        return EventTime(self._at.get(checkpoint_id, self.time.stage), sources)
 
     def _report(
         self,
@@ -350,4 +351,5 @@ class ChainStage:
             sync_ms=times.sync_ms,
             commit_ms=times.commit_ms,
             late_rows=late_rows,
+            time=self._time_at(checkpoint_id),
         )

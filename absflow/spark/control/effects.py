@@ -221,5 +221,7 @@ class CoordinatorEffects:
             self._answer(manifest.request, checkpoint_id)
         in_flight = sum(state.rows for stage in manifest.stages for state in stage.in_flight)
         exhausted = self.state.exhausted_before(checkpoint_id)
-        in_flight += unsettled_stages(manifest, self.state.topology, exhausted)
+        reports = (stage.report for stage in manifest.stages)
+        times = {r.stage: r.time.stage for r in reports if r.time is not None}
+        in_flight += unsettled_stages(times, self.state.topology, exhausted)
         return CompletionWritten(checkpoint_id, clock.steady_ms(), in_flight)
