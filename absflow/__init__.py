@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from absflow.sinks import DeltaSink, ForeachBatchSink, Sink, SinkWrite
     from absflow.spark.control.progress import Progress
     from absflow.spark.control.run import Run
+    from absflow.ttl import Ttl
     from absflow.watermark import Watermark
 
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "SinkWrite",
     "StateError",
     "StorageError",
+    "Ttl",
     "VersionError",
     "Watermark",
     "history",
@@ -87,6 +89,7 @@ if not TYPE_CHECKING:  # a checker that saw this would take any name for one of 
         "Run": "absflow.spark.control.run",
         "Sink": "absflow.sinks",
         "SinkWrite": "absflow.sinks",
+        "Ttl": "absflow.ttl",
         "Watermark": "absflow.watermark",
     }
 

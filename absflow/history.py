@@ -10,8 +10,10 @@ pyspark is imported by whoever has a session; here it is not, so that ``import a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from absflow.columnar.expiry import TOUCHED
 from absflow.errors import NotFoundError
 from absflow.facts.absent import no_checkpoint
 from absflow.facts.attempts import job_now, read_attempts
@@ -24,7 +26,8 @@ from absflow.facts.stages import (
     stages_of,
     whose_completed,
 )
-from absflow.protocol.checkpoints import TERMINAL, FailureReason, StageColumns
+from absflow.protocol.checkpoints import TERMINAL, FailureReason, StageColumns, StageManifest
+from absflow.protocol.known import Completion
 from absflow.protocol.lineage import lineage_of
 from absflow.protocol.recovery.branch import Branch, branch_of
 from absflow.storage import history_sql
@@ -131,7 +134,7 @@ class History:
         """
         frame = self._spark.sql(self._checkpoint_stages_sql())
         if checkpoint is not None:
-            self._manifest("", checkpoint)
+            self._completed(checkpoint)
             frame = frame.where(f"checkpoint_id = {int(checkpoint)}")
         return frame.orderBy("checkpoint_id", "stage")
 
@@ -252,12 +255,13 @@ class History:
 
         The lineage stands in the text as literals.
         """
-        lineage, taken_by = self._manifest(columns.stage, checkpoint)
-        columns = self._all.at(columns, taken_by)
-        sets = ", ".join(f"{n}L" for n in lineage)
+        manifest, taken_by = self._manifest(columns.stage, checkpoint)
+        columns, upto = self._all.at(columns, taken_by), manifest.report.expired_upto
+        sets = ", ".join(f"{n}L" for n in manifest.lineage)
         rows = f"{self._history(columns)} AS h WHERE h.set_id IN ({sets or 'NULL'})"
         last = f"array_position(CAST(array({sets}) AS array<bigint>), h.set_id)"
-        return history_sql.newest(columns, rows, last), columns
+        expired = None if upto is None else f"timestamp_micros({upto})"
+        return history_sql.newest(columns, rows, last, expired_upto=expired), columns
 
     def _all_states_sql(self, columns: StageColumns) -> str:
         """State at every completed checkpoint, from all tables that have the same key."""
@@ -270,12 +274,15 @@ class History:
 
     def _states_sql(self, columns: StageColumns) -> str:
         """State at every completed checkpoint whose state is in this table."""
+        expires = TOUCHED.name in columns.state
+        upto, of_stage = (", expired_upto", ", s.expired_upto") if expires else ("", "")
         rows = f"""
-            (SELECT at_checkpoint, position, named_set
-             FROM ({self._lineages_sql(columns)})
+            (SELECT at_checkpoint, position, named_set{upto}
+             FROM ({self._lineages_sql(columns, extra=of_stage)})
              LATERAL VIEW posexplode(lineage) AS position, named_set) AS l
             JOIN {self._history(columns)} AS h ON h.set_id = l.named_set"""
-        return history_sql.newest(columns, rows, "l.position", at="l.at_checkpoint")
+        expired = "l.expired_upto" if expires else None
+        return history_sql.newest(columns, rows, "l.position", "l.at_checkpoint", expired)
 
     def _changes_sql(self, columns: StageColumns) -> str:
         """The changes of every key over the completed checkpoints of the branch."""
@@ -360,7 +367,7 @@ class History:
                    s.* EXCEPT (checkpoint_id)
             FROM ({history_sql.completed(self._facts)}) LATERAL VIEW explode(stages) AS s"""
 
-    def _lineages_sql(self, columns: StageColumns, only: str = "") -> str:
+    def _lineages_sql(self, columns: StageColumns, only: str = "", extra: str = "") -> str:
         """One row per completed checkpoint with the stage in this table: what to read."""
         for attempt, incarnation in self._all.elsewhere(columns):
             theirs = f"derived_from IS NULL AND attempt = {attempt}"
@@ -369,7 +376,7 @@ class History:
             only += f" AND NOT ({theirs})"
         return f"""
             SELECT checkpoint_id AS at_checkpoint,
-                   {history_sql.lineage_of("s.lineage", "compacted")} AS lineage
+                   {history_sql.lineage_of("s.lineage", "compacted")} AS lineage{extra}
             FROM (SELECT checkpoint_id, {history_sql.stage(columns.stage)} AS s
                   FROM ({history_sql.completed(self._facts)}) WHERE true {only})
             CROSS JOIN (
@@ -378,23 +385,35 @@ class History:
               WHERE kind = 'COMPACTED' AND stage = {literal(columns.stage)})
             WHERE s IS NOT NULL"""
 
-    def _manifest(self, stage: str, checkpoint: int | None) -> tuple[list[int], tuple[int, int]]:
-        """What to read for ``stage`` at a completed checkpoint (None: the newest); whose that is.
+    def _completed(self, checkpoint: int | None) -> tuple[int, Completion]:
+        """A completed checkpoint; None for the newest.
 
         Raises:
-            NotFoundError: it is not completed, or does not have the stage ('': none is wanted).
+            NotFoundError: it is not completed.
         """
         asked = [] if checkpoint is None else [int(checkpoint)]
         known = self._reader.known(named=asked, triggers=False)
         found = (asked or known.there[-1:])[-1:]
         if not found or found[0] not in known.there:
             raise no_checkpoint(self._reader, checkpoint, self._lost_driver())
-        lineages = self._reader.lineages(found)[found[0]]
-        if stage and stage not in lineages:
-            raise no_stage_in_checkpoint(stage, found[0], lineages)
-        compacted = self._reader.compacted(lineages.items())
-        lineage = lineage_of(stage, lineages.get(stage, ()), compacted)
-        return list(lineage), whose_completed(known.completions[found[0]])
+        return found[0], known.completions[found[0]]
+
+    def _manifest(
+        self, stage: str, checkpoint: int | None
+    ) -> tuple[StageManifest, tuple[int, int]]:
+        """A stage in a completed checkpoint, with the lineage that is to be read; whose that is.
+
+        Raises:
+            NotFoundError: it is not completed, or does not have the stage.
+        """
+        number, taken = self._completed(checkpoint)
+        stages = {each.report.stage: each for each in self._reader.stages([number])[number]}
+        if stage not in stages:
+            raise no_stage_in_checkpoint(stage, number, stages)
+        lineages = [(name, each.lineage) for name, each in stages.items()]
+        compacted = self._reader.compacted(lineages)
+        lineage = lineage_of(stage, stages[stage].lineage, compacted)
+        return replace(stages[stage], lineage=lineage), whose_completed(taken)
 
     def _history(self, columns: StageColumns) -> str:
         return table(self._layout.state(columns.table))

@@ -42,6 +42,7 @@ from absflow.spark.worker.group_state import TIMEOUTS
 from absflow.spark.worker.per_key import KeyFunction, per_key, per_key_timeout
 from absflow.spark.worker.sendable import check_sendable
 from absflow.storage.root import StorageRoot
+from absflow.ttl import Ttl, declared_expiry, output_time_column
 from absflow.watermark import Watermark, root_time
 
 __all__ = ["AnyProcess", "Job", "Node"]
@@ -133,6 +134,8 @@ class Job:
         form: str = "arrow",
         on_timer: Process | None = None,
         timeout: str = "NoTimeout",
+        ttl: Ttl | None = None,
+        output_time: str | None = None,
         renamed_from: str | None = None,
         defaults: Mapping[str, object] | None = None,
         migrate: Migration | None = None,
@@ -153,6 +156,8 @@ class Job:
                 (:func:`absflow.columnar.forms.per_row`); these two get the context if they want it.
             on_timer: the function for timers, columnar; with it the others may set timers.
             timeout: of form "per-key": Spark's ``GroupStateTimeout``.
+            ttl: how long the state of a key lives that nothing touches; without, for ever.
+            output_time: the output column, a timestamp, that has the event times of the rows.
             renamed_from: for a restore: the stage's name in the checkpoint.
             defaults: for a restore: what its keys get in state columns that are new, by column.
             migrate: for a restore from other state or key columns: takes a pyarrow.Table of old key
@@ -169,15 +174,18 @@ class Job:
             on_timer = self._timeout_function(name, functions, timeout)
         elif on_timer is not None:
             on_timer = made_columnar(timer_function(name, on_timer, form))
+        columns = declared_columns(name, "output", output)
         node = StageNode(
             name=name,
             inputs=names,
             key=(key,) if isinstance(key, str) else tuple(key),
             state=declared_columns(name, "state", state, times_out=timeout != "NoTimeout"),
-            output=declared_columns(name, "output", output),
+            output=columns,
             process={given: made_columnar(function) for given, function in functions.items()},
             upgrade=declared_upgrade(renamed_from, defaults, migrate, timeout),
             on_timer=on_timer,
+            expiry=declared_expiry(name, ttl),
+            output_time=output_time_column(name, columns, output_time),
         )
         self._stages.append(node)
         return Node(name)

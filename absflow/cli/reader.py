@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 from absflow.cli.records import DeletionRecord, RetentionRecord, StateRecord, StatusRecord
 from absflow.cli.state_rows import is_value, newest_rows
 from absflow.cli.storage import FileReader
+from absflow.columnar.expiry import expired
 from absflow.errors import NotFoundError
 from absflow.facts.absent import no_checkpoint, no_root
 from absflow.facts.attempts import (
@@ -35,7 +36,7 @@ from absflow.facts.stages import (
     stages_of,
     whose_completed,
 )
-from absflow.protocol.checkpoints import Manifest, StageColumns, Status
+from absflow.protocol.checkpoints import Manifest, StageColumns, StageManifest, Status
 from absflow.protocol.known import Completion, Known
 from absflow.protocol.lineage import shortened
 from absflow.protocol.recovery.attempts import current
@@ -169,10 +170,10 @@ class Reader:
             NotFoundError: there is no such stage, checkpoint or column.
         """
         find_stage(self.stages, stage)
-        number, lineage, columns = self._lineage(stage, checkpoint_id)
+        number, found, columns = self._stage(stage, checkpoint_id)
         check_columns(columns, key or {})
         history = self.storage.open(self.layout.state(columns.table))
-        wanted = ds.field("set_id").isin(pa.array(lineage, pa.int64()))
+        wanted = ds.field("set_id").isin(pa.array(found.lineage, pa.int64()))
         asked = {n: is_value(n, t, history.schema.field(n).type) for n, t in (key or {}).items()}
         for name in asked.keys() & {*columns.key}:
             wanted &= asked.pop(name)
@@ -180,7 +181,9 @@ class Reader:
         # Set ids are the names of directories: other sets' files are not even opened.
         table = self.layout.state(columns.table)
         changes = self.storage.rows(table, ["set_id", "op", *names], wanted)
-        rows = newest_rows(changes, columns.key, lineage).select(names)
+        rows = newest_rows(changes, columns.key, found.lineage).select(names)
+        gone = expired(rows, found.report.expired_upto)
+        rows = rows if gone is None else rows.filter(pa.array(~gone))
         # Not before: an older change of a key may have the value, and the newest another.
         rows = rows.filter(reduce(and_, asked.values())) if asked else rows
         return StateRecord(number, columns, rows)
@@ -244,16 +247,16 @@ class Reader:
         """What answers a request; None while nothing does."""
         return self._facts.answer(request)
 
-    def _lineage(
+    def _stage(
         self, stage: str, checkpoint_id: int | None
-    ) -> tuple[int, tuple[int, ...], StageColumns]:
-        """The checkpoint, what to read of it, and the stage as it was then."""
+    ) -> tuple[int, StageManifest, StageColumns]:
+        """The checkpoint, the stage in it, and its columns then."""
         manifest, taken = self.manifest(checkpoint_id)
         number, found = manifest.checkpoint_id, manifest.stage(stage)
         if found is None:
             names = [each.report.stage for each in manifest.stages]
             raise no_stage_in_checkpoint(stage, number, names)
-        return number, found.lineage, self.columns(stage, taken)
+        return number, found, self.columns(stage, taken)
 
     def manifest(self, checkpoint_id: int | None) -> tuple[Manifest, Completion]:
         """A completed checkpoint with the lineages that are to be read; None for the newest.

@@ -27,11 +27,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from absflow.columnar.expiry import Expiry, touched_times
 from absflow.columnar.keys import factorize
-from absflow.columnar.result import Frame, Misfit, Result, check_whole, conform, new_state
-from absflow.columnar.state import KeyedState, Touched
-from absflow.columnar.timers import NEVER, TIMER_COLUMNS, Domain
+from absflow.columnar.result import (
+    Frame,
+    Misfit,
+    Result,
+    Touching,
+    check_whole,
+    conform,
+    new_state,
+)
+from absflow.columnar.state import HIDDEN_COLUMNS, KeyedState, Touched
+from absflow.columnar.timers import NEVER, Domain
 from absflow.columnar.whereabouts import line_of, line_of_error, trace_of
 from absflow.errors import ProcessError, ResultError
 from absflow.protocol.event_time import to_datetime
@@ -65,7 +75,7 @@ class Context:
         key: names of the key columns.
         output: the declared output columns.
         key_of_row: for each row, the row of ``state`` that belongs to its key; int64.
-        is_new: for each row of ``state``, whether the key has no state yet; bool.
+        is_new: for each row of ``state``, whether the key has no state yet, or none any more; bool.
         random: a generator that is seeded from stage, key group and batch.
         watermark: the stage's watermark, a datetime in UTC: no row comes any more that is not
             behind it. None if there is none yet, or no input has event time.
@@ -93,7 +103,11 @@ Process = Callable[[Any, Any, Context], Result]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a process function: where it stands, and what it must return."""
+    """One call of a process function: where it stands, and what it must return.
+
+    ``expiry`` says when the stage's state expires; ``event_column`` which column of the rows has
+    their event times, if any does, and ``output_time`` which one of the rows that it emits.
+    """
 
     stage: str
     input: str
@@ -106,6 +120,14 @@ class Call:
     output: pa.Schema
     watermark: int | None = None
     timed: bool = False
+    expiry: Expiry | None = None
+    event_column: str | None = None
+    output_time: str | None = None
+
+    @property
+    def expired_upto(self) -> int | None:
+        """State that was touched last up to then has expired; None if none has."""
+        return None if self.expiry is None else self.expiry.upto(self.watermark, self.time_ms)
 
     @property
     def seed(self) -> list[int]:
@@ -139,7 +161,7 @@ class _Given:
     def state(self) -> pa.Table:
         """The keys' state, as the function sees it."""
         names = self.touched.table.column_names
-        own = [name for name in TIMER_COLUMNS if name in names]
+        own = [name for name in HIDDEN_COLUMNS if name in names]
         return self.touched.table.drop_columns(own) if own else self.touched.table
 
     def only(self, start: int, stop: int) -> _Given:
@@ -177,11 +199,13 @@ def call(
     """
     codes, unique = factorize(rows.select(state.table.column_names[: state.keys]))
     none = np.zeros(rows.num_rows, dtype=bool)
-    given = _Given(rows, state.touched(unique), codes, none if late is None else late)
+    touched = state.touched(unique, made.expired_upto)
+    given = _Given(rows, touched, codes, none if late is None else late)
     reached = -NEVER if made.watermark is None else made.watermark
     past = {Domain.EVENT: reached, Domain.PROCESSING: -NEVER}
     times = {domain: np.full(unique.num_rows, time) for domain, time in past.items()}
-    return _called(process, made, given, state, times, fired=False)
+    at = None if made.expiry is None else _touched_by_rows(made, made.expiry, given)
+    return _called(process, made, given, state, times, at, fired=False)
 
 
 def call_timers(
@@ -209,7 +233,30 @@ def call_timers(
     given = _Given(due, popped, np.arange(count), np.zeros(count, dtype=bool))
     past = {each: np.full(count, -NEVER) for each in Domain}
     past[domain] = due["time"].cast(pa.int64()).to_numpy()
-    return _called(on_timer, made, given, state, past, fired=True)
+    at = None
+    if made.expiry is not None:
+        at = Touching(_touched_by_timers(made, made.expiry, past), made.expiry.on_read)
+    return _called(on_timer, made, given, state, past, at, fired=True)
+
+
+def _touched_by_rows(made: Call, expiry: Expiry, given: _Given) -> Touching:
+    """When rows touch their keys: at the greatest of their event times, or at that of the batch."""
+    count = given.touched.table.num_rows
+    if expiry.domain is Domain.PROCESSING:
+        return Touching(np.full(count, made.time_ms * 1_000), expiry.on_read)
+    times = touched_times(given.rows[made.event_column], -NEVER)
+    latest = np.full(count, -NEVER)
+    np.maximum.at(latest, given.codes, times)
+    return Touching(latest, expiry.on_read)
+
+
+def _touched_by_timers(
+    made: Call, expiry: Expiry, past: dict[Domain, npt.NDArray[np.int64]]
+) -> npt.NDArray[np.int64]:
+    """When timers touch their keys: at their own time, if it is the one by which state expires."""
+    if expiry.domain is Domain.PROCESSING:
+        return np.full(len(past[Domain.PROCESSING]), made.time_ms * 1_000)
+    return past[Domain.EVENT]
 
 
 def _called(
@@ -218,6 +265,7 @@ def _called(
     given: _Given,
     state: KeyedState,
     past: dict[Domain, npt.NDArray[np.int64]],
+    at: Touching | None,
     *,
     fired: bool,
 ) -> Processed:
@@ -240,12 +288,25 @@ def _called(
                 "is expected; return Result(output=..., state=...), or say what else the function "
                 'is: stage(..., form="per-key") or "per-row", or "pandas"'
             )
-        after = new_state(result, given.touched, state, made.epoch, past, fired=fired)
+        after = new_state(result, given.touched, state, made.epoch, past, at, fired=fired)
         if result.output is None:
             return Processed(None, after)
-        return Processed(conform(result.output, made.output, "output"), after)
+        output = conform(result.output, made.output, "output")
+        _check_times(output, made.output_time)
+        return Processed(output, after)
     except Misfit as wrong:
         raise ResultError(f"{made.at(line_of(process))}: {wrong}") from wrong.__cause__
+
+
+def _check_times(output: pa.Table, column: str | None) -> None:
+    """Refuse rows without an event time, if they are to have one."""
+    if column is not None and output[column].null_count:
+        place = int(pc.index(output[column].is_null(), True).as_py())
+        raise Misfit(
+            f"output has no time in column {column!r}, which is declared as the event time of its "
+            f"rows, in {output.slice(place, 1).to_pylist()[0]}; leave such rows out, or give them "
+            "one"
+        )
 
 
 def _invoke(process: Process, made: Call, given: _Given) -> Result:

@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 
 from absflow.columnar.aside import aside
 from absflow.columnar.digest import set_digests
+from absflow.columnar.expiry import TOUCHED, expired
 from absflow.columnar.keys import key_groups
 from absflow.columnar.packing import FLUSH_PAGES, gathered, split
 from absflow.columnar.pages import Page, PageKind, page_batches
 from absflow.columnar.piece_files import StateFiles
 from absflow.columnar.pieces import PAGE_BYTES, encode_pieces
-from absflow.columnar.state import snapshot_schema
-from absflow.columnar.timers import OWN_COLUMNS
+from absflow.columnar.state import OWN_COLUMNS, snapshot_schema
 from absflow.errors import ProcessError
 
 __all__ = ["Migration", "StatePacker"]
@@ -54,6 +54,8 @@ class StatePacker:
             which bounds memory.
         page_bytes: a page has at most so many bytes.
         files: where payloads are put aside; None if they all travel in their pages.
+        expired_upto: state that was touched last up to then had expired at the checkpoint; None if
+            none had.
     """
 
     stage: str
@@ -67,6 +69,7 @@ class StatePacker:
     flush_rows: int = 262_144
     page_bytes: int = PAGE_BYTES
     files: StateFiles | None = None
+    expired_upto: int | None = None
 
     def pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The pages of one partition's rows.
@@ -113,23 +116,29 @@ class StatePacker:
     def _rows(self, table: pa.Table) -> tuple[pa.Table, Any]:
         """Rows of :func:`~absflow.columnar.state.snapshot_schema`, and their place in lineage."""
         schema = snapshot_schema(self.keys, self.state)
+        gone = expired(table, self.expired_upto)
         if self.migrate is not None:
+            if gone is not None:
+                table = table.filter(pa.array(~gone))
             table = self._migrated(self.migrate, table.drop_columns(["set_id", "op"]))
             deleted = pa.array(np.zeros(table.num_rows, dtype=bool))
             places = np.zeros(table.num_rows, dtype=np.int64)
         else:
             deleted = pc.equal(table["op"], "delete")
+            if gone is not None:  # as if it were deleted: of a set no row may be left out
+                deleted = pc.or_(deleted, pa.array(gone))
             places = pc.index_in(table["set_id"], pa.array(self.lineage, pa.int64())).to_numpy()
             places = places.astype(np.int64)
-        columns = [
-            table[f.name].cast(f.type)
-            if f.name in table.column_names
-            else pa.array([self.defaults[f.name]], f.type).take(
-                pa.array(np.zeros(table.num_rows, dtype=np.int64))
-            )
-            for f in [*self.keys, *self.state]
-        ]
+        columns = [self._column(table, due) for due in [*self.keys, *self.state]]
         return pa.table([*columns, deleted], schema=schema), places
+
+    def _column(self, table: pa.Table, due: pa.Field) -> pa.ChunkedArray:
+        if due.name not in table.column_names:
+            return pa.repeat(pa.scalar(self.defaults[due.name], due.type), table.num_rows)
+        column = table[due.name].cast(due.type)
+        if due.name == TOUCHED.name:  # of a written savepoint nobody has said
+            column = column.fill_null(pa.scalar(self.defaults[due.name], due.type))
+        return column
 
     def _migrated(self, migrate: Migration, table: pa.Table) -> pa.Table:
         try:

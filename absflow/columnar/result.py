@@ -12,13 +12,14 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from absflow.columnar.expiry import TOUCHED, touched_times
 from absflow.columnar.keys import locate
 from absflow.columnar.pages import TIME_TYPE
 from absflow.columnar.pieces import replaced
-from absflow.columnar.state import KeyedState, Touched
-from absflow.columnar.timers import TIMER_COLUMNS, Domain, Timers
+from absflow.columnar.state import HIDDEN_COLUMNS, KeyedState, Touched
+from absflow.columnar.timers import NEVER, TIMER_COLUMNS, Domain, Timers
 
-__all__ = ["Frame", "Misfit", "Result", "check_whole", "conform", "new_state"]
+__all__ = ["Frame", "Misfit", "Result", "Touching", "check_whole", "conform", "new_state"]
 
 Frame: TypeAlias = "pa.Table | pd.DataFrame"
 
@@ -45,6 +46,19 @@ class Result:
     delete_timers: Frame | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Touching:
+    """What a call does to the times at which its keys were touched.
+
+    Attributes:
+        times: for each key when the call touches it, microseconds; -``NEVER`` leaves it alone.
+        on_read: it touches also what it does not write.
+    """
+
+    times: npt.NDArray[np.int64]
+    on_read: bool
+
+
 class Misfit(Exception):
     """What a process function returned is not what its stage declares."""
 
@@ -55,6 +69,7 @@ def new_state(
     before: KeyedState,
     epoch: int,
     past: Mapping[Domain, npt.NDArray[np.int64]],
+    touching: Touching | None = None,
     *,
     fired: bool,
 ) -> KeyedState:
@@ -67,21 +82,22 @@ def new_state(
         before: the state of the key group.
         epoch: the stage's epoch.
         past: by domain, for each key the time that a timer must be behind.
+        touching: when the call touches its keys; None if the state does not expire.
         fired: the function was called for timers, so the state of every key has changed.
 
     Raises:
         Misfit: it is not what the stage declares.
     """
     given = touched.table.num_rows
-    timers = [name for name in TIMER_COLUMNS if name in touched.table.column_names]
-    keys, visible = touched.table.select(range(before.keys)), touched.table.drop_columns(timers)
+    hidden = [name for name in HIDDEN_COLUMNS if name in touched.table.column_names]
+    keys, visible = touched.table.select(range(before.keys)), touched.table.drop_columns(hidden)
     rows, which = visible.slice(0, 0), np.empty(0, dtype=np.int64)
     if result.state is not None:
         rows = conform(result.state, visible.schema, "state")
         which = _whose(rows.select(keys.column_names), keys, "state")
         _check_once(rows.select(keys.column_names), which)
-    gone = _flags(result.delete, given)
-    if timers:
+    gone, written = _flags(result.delete, given), which
+    if TIMER_COLUMNS[0] in hidden:
         columns, changed = _with_timers(result, touched.table, keys, past, gone)
         changed[which] = True
         which_now = np.arange(given) if fired else np.flatnonzero(changed)
@@ -94,6 +110,8 @@ def new_state(
             "the process function returned timers, but the stage has no function for them; declare "
             "stage(..., on_timer=...)"
         )
+    if touching is not None:
+        rows, which = _with_times(touched, touching, rows, which, written, gone)
     after = before.changed(touched, rows, which, epoch)
     if gone.any():
         if rows.num_rows:
@@ -101,6 +119,41 @@ def new_state(
             touched = after.touched(keys)
         after = after.deleted(touched, np.flatnonzero(gone), epoch)
     return after
+
+
+def _with_times(
+    touched: Touched,
+    touching: Touching,
+    rows: pa.Table,
+    which: npt.NDArray[np.int64],
+    written: npt.NDArray[np.int64],
+    gone: npt.NDArray[np.bool_],
+) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """The rows of state, with the times at which their keys were touched last.
+
+    Args:
+        touched: the state of the keys before.
+        touching: when the call touches them.
+        rows: of the keys ``which``, without that column.
+        which: numbers of keys.
+        written: the keys of which the function has returned state.
+        gone: the keys that it deletes.
+
+    Returns:
+        Also rows of keys of which nothing but that time changes.
+    """
+    old = touched_times(touched.table[TOUCHED.name], -NEVER)
+    moves = touched.new | touching.on_read
+    moves[written] = True
+    times = np.where(moves, np.maximum(old, touching.times), old)
+    rest = (times > old) & ~touched.new & ~gone
+    rest[which] = False
+    if rest.any():
+        others = np.flatnonzero(rest)
+        same = touched.table.drop_columns([TOUCHED.name]).take(pa.array(others))
+        rows, which = pa.concat_tables([rows, same]), np.r_[which, others]
+    column = pa.array(times[which], pa.int64()).cast(TOUCHED.type)
+    return rows.append_column(TOUCHED, column), which
 
 
 def _whose(named: pa.Table, keys: pa.Table, what: str) -> npt.NDArray[np.int64]:

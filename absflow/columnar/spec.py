@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from absflow.columnar.event_time import LATE_FIELD, RootTime
+from absflow.columnar.expiry import Expiry
 from absflow.columnar.pages import ORDER_FIELDS
 from absflow.columnar.process import Process
 from absflow.protocol import alignment, event_time
@@ -31,6 +32,7 @@ class InputSpec:
         direct: the upstream runs in the same query, and there is no channel between.
         event_time: what a source says of it; None if its rows have none.
         timed: whether its rows have event time, wherever they come from.
+        event_column: the column that has their event times; None if nothing says so.
     """
 
     name: str
@@ -42,6 +44,7 @@ class InputSpec:
     direct: bool = False
     event_time: RootTime | None = None
     timed: bool = False
+    event_column: str | None = None
 
     @property
     def channel(self) -> bool:
@@ -72,6 +75,9 @@ class StageSpec:
         key_groups: how many key groups there are.
         on_timer: the user's function for timers; None if it has none. With it, the state columns
             end with those of the timers.
+        expiry: when the state of a key expires; None if never. With it, the state columns end with
+            the time at which a key was touched last.
+        output_time: the column of its output that has the rows' event times, if one does.
     """
 
     name: str
@@ -82,6 +88,8 @@ class StageSpec:
     process: Mapping[str, Process]
     key_groups: int
     on_timer: Process | None = None
+    expiry: Expiry | None = None
+    output_time: str | None = None
 
     @property
     def timed(self) -> bool:

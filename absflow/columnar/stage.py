@@ -276,10 +276,12 @@ def _keep(work: Work) -> KeyGroupState:
     A snapshot that only dropped tombstones is written with the next change.
     """
     before, place = work.stored, f"{work.key_group}/{work.batch.batch_id}"
+    work.forget_expired()
     kept = work.pages.keep(place, work.page_bytes)
     if kept is before and not work.dirty:
         return before
     kept = replace(kept, changed_epoch=work.changed_epoch)
     if work.dirty:
-        kept = store(work.state, kept, work.files, place, work.page_bytes)
+        upto = work.expired_upto
+        kept = store(work.state, kept, work.files, place, work.page_bytes, upto)
     return retire(before, kept, work.files, place)

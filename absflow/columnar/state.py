@@ -13,7 +13,7 @@ base's keys; now and then both are merged into a new base.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -22,11 +22,27 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from absflow.columnar.expiry import TOUCHED, expired
 from absflow.columnar.keys import locate
 from absflow.columnar.pieces import fits, reordered, take, where
-from absflow.columnar.timers import NEVER, TIMER_COLUMNS, first_times, last_time
+from absflow.columnar.timers import (
+    NEVER,
+    TIMEOUT_FIELDS,
+    TIMER_COLUMNS,
+    first_times,
+    last_time,
+)
 
-__all__ = ["DELETED", "MODIFIED_EPOCH", "KeyedState", "Touched", "snapshot_schema", "state_schema"]
+__all__ = [
+    "DELETED",
+    "HIDDEN_COLUMNS",
+    "MODIFIED_EPOCH",
+    "OWN_COLUMNS",
+    "KeyedState",
+    "Touched",
+    "snapshot_schema",
+    "state_schema",
+]
 
 Places = npt.NDArray[np.int64]
 
@@ -35,6 +51,10 @@ _TOGETHER = 16 << 20
 
 MODIFIED_EPOCH = "_modified_epoch"
 DELETED = "_deleted"
+# What the state of a stage has beside the author's own columns and no function sees.
+HIDDEN_COLUMNS = (*TIMER_COLUMNS, TOUCHED.name)
+# And all that absflow has in it.
+OWN_COLUMNS = (*HIDDEN_COLUMNS, *(field.name for field in TIMEOUT_FIELDS))
 
 
 def state_schema(keys: pa.Schema, columns: pa.Schema) -> pa.Schema:
@@ -56,7 +76,7 @@ class Touched:
         table: k rows of key and state columns; the state columns of a new key are null.
         at: k positions among the recent rows, -1 for a key that is not among them.
         below: k positions in the base, -1 for a key that is not there or has a recent row.
-        new: k flags: the key has no state (never seen, or deleted).
+        new: k flags: the key has no state (never seen, deleted, or expired).
     """
 
     table: pa.Table
@@ -100,8 +120,16 @@ class KeyedState:
         """In bytes, as it lies in memory."""
         return int(self.table.nbytes + (0 if self.base is None else self.base.nbytes))
 
-    def touched(self, unique: pa.Table) -> Touched:
-        """The state of the keys ``unique`` (k rows of the key columns), in their order."""
+    def touched(self, unique: pa.Table, expired_upto: int | None = None) -> Touched:
+        """The state of some keys.
+
+        Args:
+            unique: k rows of the key columns.
+            expired_upto: state that was touched last up to then is none.
+
+        Returns:
+            k rows, in the same order.
+        """
         at = locate(unique, self.table.select(range(self.keys)))
         below = np.full(len(at), -1)
         new = at < 0
@@ -124,6 +152,10 @@ class KeyedState:
             place = np.full(len(at), -1)
             place[recent], place[old] = np.split(np.arange(len(recent) + len(old)), [len(recent)])
             columns = reordered(pa.concat_tables(both), place)
+        gone = expired(columns, expired_upto)
+        if gone is not None and gone.any():
+            columns = take(columns, np.where(gone, -1, np.arange(len(gone))))
+            new = new | gone
         schema = pa.schema([*unique.schema, *(self.table.schema.field(n) for n in names)])
         table = pa.table([*unique.columns, *columns.columns], schema=schema)
         return Touched(table, at, below, new)
@@ -152,6 +184,37 @@ class KeyedState:
         rows = pa.table([*keys.columns, *nulls], schema=schema)
         return self._with(touched, which, rows, epoch, deleted=True)
 
+    def forgotten(self, touched: Touched, which: Places) -> KeyedState:
+        """The state without the touched keys at positions ``which``, whose state has expired.
+
+        No snapshot has that as a change. What stands in the place of a row of the base stays until
+        they are merged, as a tombstone of an epoch before all others.
+        """
+        return self.deleted(touched, which, 0).without_tombstones(0)
+
+    def without_expired(self, upto: int | None) -> KeyedState:
+        """Without recent rows that have expired.
+
+        But for those in the place of a row of the base: it has expired, too, and yet may have a
+        timer that was due before, and has fired.
+
+        Args:
+            upto: what was touched up to then has expired; None if nothing has.
+        """
+        gone = expired(self.table, upto)
+        if gone is None:
+            return self
+        if self.shadows is not None:
+            gone &= self.shadows < 0
+        if not gone.any():
+            return self
+        shadows = None if self.shadows is None else self.shadows[~gone]
+        return replace(self, table=self.table.filter(pa.array(~gone)), shadows=shadows)
+
+    def all_expired(self) -> KeyedState:
+        """What is left when every key's state has expired: deletions that no checkpoint holds."""
+        return KeyedState(self.table.filter(self.table[DELETED]), self.keys)
+
     def _with(
         self, touched: Touched, which: Places, rows: pa.Table, epoch: int, *, deleted: bool
     ) -> KeyedState:
@@ -177,10 +240,10 @@ class KeyedState:
             table = table.combine_chunks()
         return replace(self, table=table, shadows=shadows)
 
-    def live_batches(self) -> Iterator[pa.RecordBatch]:
-        """The live rows of both levels."""
-        yield from self._old()
-        yield from where(self.table, ~self.table[DELETED].to_numpy())
+    def live_batches(self, expired_upto: int | None = None) -> Iterator[pa.RecordBatch]:
+        """The live rows of both levels, but for those that have expired."""
+        live = where(self.table, ~self.table[DELETED].to_numpy())
+        yield from map(_unexpired(expired_upto), chain(self._old(), live))
 
     def merged(self, base: pa.Table) -> KeyedState:
         """The same state on a base of all live rows; the recent ones are tombstones only."""
@@ -233,8 +296,10 @@ class KeyedState:
         there[self.shadows[self.shadows >= 0]] = False
         yield from where(self.base, there)
 
-    def changes(self, base_id: int) -> Iterator[pa.RecordBatch]:
+    def changes(self, base_id: int, expired_upto: int | None = None) -> Iterator[pa.RecordBatch]:
         """What a snapshot holds: the rows (:func:`snapshot_schema`) changed since ``base_id``.
+
+        Rows that have expired are left out: whatever older sets have of their keys has, too.
 
         An epoch e lies between the barriers e - 1 and e, so it is after ``base_id`` if greater.
         A full snapshot (``base_id`` 0) starts from nothing and needs no tombstones.
@@ -244,7 +309,7 @@ class KeyedState:
             changed = changed & ~self.table[DELETED].to_numpy()
         names = [name for name in self.table.column_names if name != MODIFIED_EPOCH]
         for batch in chain(self._old(base_id), where(self.table, changed)):
-            yield batch.select(names)
+            yield _unexpired(expired_upto)(batch).select(names)
 
     def without_tombstones(self, completed_id: int) -> KeyedState:
         """Forget the deletions that the completed checkpoint ``completed_id`` holds.
@@ -261,3 +326,11 @@ class KeyedState:
         if shadows is not None:
             shadows = shadows[stay.to_numpy()]
         return replace(self, table=self.table.filter(stay), shadows=shadows)
+
+
+def _unexpired(upto: int | None) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    def rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+        gone = expired(batch, upto)
+        return batch if gone is None or not gone.any() else batch.filter(pa.array(~gone))
+
+    return rows

@@ -31,6 +31,7 @@ from dataclasses import astuple, dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from absflow.columnar.expiry import last_touched
 from absflow.columnar.pages import decode, encode
 from absflow.columnar.piece_files import StateFiles, read_pieces, write_pieces
 from absflow.columnar.pieces import PAGE_BYTES, pieces
@@ -64,6 +65,7 @@ _RANGE = pa.schema(
         ("stale", pa.string()),
         ("event_timer", pa.int64()),
         ("processing_timer", pa.int64()),
+        ("last_touched", pa.int64()),
     ]
 )
 # A merge costs as much as the base, so it comes once for so many parts of it.
@@ -91,6 +93,8 @@ class KeyGroupState:
         event_timer: the least time of a timer in event time, microseconds since 1970 (UTC);
             :data:`~absflow.columnar.timers.NEVER` if there is none.
         processing_timer: the same in processing time.
+        last_touched: no key was touched later, microseconds since 1970 (UTC); -``NEVER`` if keys do
+            not expire.
     """
 
     changed_epoch: int = 0
@@ -105,6 +109,7 @@ class KeyGroupState:
     stale: str = ""
     event_timer: int = NEVER
     processing_timer: int = NEVER
+    last_touched: int = -NEVER
 
     @property
     def files(self) -> set[str]:
@@ -173,6 +178,7 @@ def store(
     files: StateFiles | None,
     place: str,
     page_bytes: int = PAGE_BYTES,
+    expired_upto: int | None = None,
 ) -> KeyGroupState:
     """Keep a state that has changed; the rest is as before.
 
@@ -182,13 +188,16 @@ def store(
         files: where files go; None if all is to be kept inline.
         place: the key group and the batch, with a slash between, for the names of files.
         page_bytes: the size of a page.
+        expired_upto: state that was touched last up to then has expired, and is dropped where
+            that costs nothing; None if none has.
 
     Raises:
         PageSizeError: it is larger than 2 GB, and there is no place for files.
         StorageError: a file cannot be written.
     """
+    state = state.without_expired(expired_upto)
     size = state.size
-    before = _with_next_timers(state, before)
+    before = _with_times(state, before)
     if files is None or size <= files.max_inline:
         flat = state.flat().table
         payload = encode(flat) if flat.num_rows else b""
@@ -196,7 +205,9 @@ def store(
         return replace(kept, state=payload, recent="")
     piece_bytes = PIECE_PAGES * page_bytes
     if _is_due(state):
-        kept = store_base(before, files, place, pieces(state.live_batches(), piece_bytes))
+        kept = store_base(
+            before, files, place, pieces(state.live_batches(expired_upto), piece_bytes)
+        )
         # The base was written piece by piece, and is not needed here.
         state = state.merged(state.table.schema.empty_table())
         kept = replace(kept, size=kept.size + state.size)
@@ -242,13 +253,14 @@ def store_base(
         live: the rows.
     """
     count = size = 0
-    timers = [NEVER, NEVER]
+    timers, touched = [NEVER, NEVER], -NEVER
 
     def counted() -> Iterator[pa.RecordBatch]:
-        nonlocal count, size
+        nonlocal count, size, touched
         for batch in live:
             count += batch.num_rows
             size += batch.nbytes
+            touched = max(touched, last_touched(batch))
             if TIMER_COLUMNS[0] in batch.schema.names:
                 timers[:] = map(min, timers, next_times(pa.Table.from_batches([batch])))
             yield batch
@@ -256,10 +268,12 @@ def store_base(
     base = write_pieces(files, f"{place}-base", counted())
     event, processing = timers
     kept = replace(before, live_keys=count, size=size, base=base)
-    return replace(kept, event_timer=event, processing_timer=processing)
+    return replace(kept, event_timer=event, processing_timer=processing, last_touched=touched)
 
 
-def _with_next_timers(state: KeyedState, kept: KeyGroupState) -> KeyGroupState:
+def _with_times(state: KeyedState, kept: KeyGroupState) -> KeyGroupState:
+    # Of what the base has it is known from before.
+    kept = replace(kept, last_touched=max(kept.last_touched, last_touched(state.table)))
     if TIMER_COLUMNS[0] not in state.table.column_names:
         return kept
     event, processing = state.next_timers()

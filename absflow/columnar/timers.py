@@ -25,7 +25,6 @@ from absflow.columnar.pages import TIME_TYPE
 
 __all__ = [
     "NEVER",
-    "OWN_COLUMNS",
     "TIMEOUT_FIELDS",
     "TIMER_COLUMNS",
     "Domain",
@@ -59,8 +58,6 @@ TIMER_COLUMNS = tuple(domain.column for domain in Domain)
 # What a state has beside its own columns if keys may time out: whether there is any, for a key
 # without one may have a timeout; and when it times out, ms since 1970 (UTC).
 TIMEOUT_FIELDS = (pa.field("_exists", pa.bool_()), pa.field("_timeout_ms", pa.int64()))
-# What absflow has in the state of a stage beside the author's own columns.
-OWN_COLUMNS = (*TIMER_COLUMNS, *(field.name for field in TIMEOUT_FIELDS))
 
 
 def timer_fields() -> list[pa.Field]:

@@ -9,19 +9,21 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from absflow.columnar.event_time import LATE_FIELD, watermark_payload
+from absflow.columnar.expiry import TOUCHED, touched_times
 from absflow.columnar.held import HeldPages, Limits
 from absflow.columnar.pages import ORDER_FIELDS, TIME_TYPE, Page, PageKind, decode
 from absflow.columnar.piece_files import StateFiles
 from absflow.columnar.pieces import encode_batches, encode_pieces, reordered
 from absflow.columnar.process import Call, Processed, call, call_timers
 from absflow.columnar.spec import StageSpec
-from absflow.columnar.state import KeyedState, snapshot_schema
+from absflow.columnar.state import KeyedState, Touched, snapshot_schema
 from absflow.columnar.stored import KeyGroupState, load
 from absflow.columnar.timers import NEVER, Domain, Timers
 from absflow.errors import PageCorruptError, ProcessError
@@ -56,13 +58,17 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one key group says of one snapshot, inside its REPORT page."""
+    """What one key group says of one snapshot, inside its REPORT page.
+
+    All say the same of ``expired_upto``: state that was touched last up to then had expired.
+    """
 
     checkpoint_id: int
     rows_changed: int
     bytes_changed: int
     keys_total: int
     bytes_total: int
+    expired_upto: int | None = None
 
 
 @dataclass(slots=True)
@@ -121,6 +127,12 @@ class Work:
             self.decoded = load(self.stored, spec.keys, spec.state, self.files, what)
         return self.decoded
 
+    @property
+    def expired_upto(self) -> int | None:
+        """State that was touched last up to then has expired by now; None if none has."""
+        expiry = self.spec.expiry
+        return None if expiry is None else expiry.upto(self.watermark, self.batch.time_ms)
+
     def process(self, upto: Limits) -> Iterator[Page]:
         """Process the pages whose epoch the limit of their input admits; the others wait."""
         due = self.pages.take(upto)
@@ -165,6 +177,9 @@ class Work:
             output=spec.output,
             watermark=self.watermark,
             timed=spec.timed,
+            expiry=spec.expiry,
+            event_column=spec.input(name).event_column if name else None,
+            output_time=spec.output_time,
         )
 
     def _took(self, result: Processed) -> Iterator[Page]:
@@ -231,6 +246,12 @@ class Work:
             if len(mine) < keys.num_rows:  # the others have none left
                 keys = keys.take(pa.array(mine))
                 continue
+            stale = self._expired_before(touched, domain, timers.time[due])
+            if stale.any():
+                self.decoded = self.state.forgotten(touched, np.flatnonzero(stale))
+                self.dirty = True
+                keys = keys.filter(pa.array(~stale))
+                continue
             fired, place = timers.only(due), touched.table.schema.get_field_index(column)
             left = timers.only(~due).column(keys.num_rows)
             rows = keys.append_column("time", pa.array(fired.time).cast(TIME_TYPE))
@@ -246,6 +267,33 @@ class Work:
             "function sets a timer that is due each time that one fires. The batch is not "
             "committed; set the next one further ahead"
         )
+
+    def _expired_before(
+        self, touched: Touched, domain: Domain, due: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
+        """Of each key whether its state has expired before its timer is due, so it has none.
+
+        Args:
+            touched: the state of the keys.
+            domain: of the timers.
+            due: the time of each.
+        """
+        expiry = self.spec.expiry
+        if expiry is None:
+            return np.zeros(len(due), dtype=bool)
+        times = touched_times(touched.table[TOUCHED.name], NEVER)
+        if expiry.domain is domain:  # in the order of time, whatever a micro-batch has of it
+            return times <= due - expiry.after
+        upto = self.expired_upto
+        return np.zeros(len(due), dtype=bool) if upto is None else times <= upto
+
+    def forget_expired(self) -> None:
+        """Drop a state that has expired as a whole; only that it may have is looked at before."""
+        upto, stored = self.expired_upto, self.stored
+        if self.dirty or upto is None or not stored.live_keys or stored.last_touched > upto:
+            return
+        self.decoded = self.state.all_expired()
+        self.dirty = True
 
     def _may_fire(self, domain: Domain, upto: int) -> bool:
         """Whether a timer may be due up to a time, by what was stored of a state as it is still."""
@@ -264,7 +312,7 @@ class Work:
         rows_changed = bytes_changed = 0
         if self.changed_epoch > barrier.base_id:
             schema = snapshot_schema(spec.keys, spec.state)
-            changes = self.state.changes(barrier.base_id)
+            changes = self.state.changes(barrier.base_id, self.expired_upto)
             rows = (batch.select(schema.names).cast(schema) for batch in changes)
             for count, payload in encode_batches(rows, self.page_bytes):
                 rows_changed += count
@@ -286,6 +334,7 @@ class Work:
                 bytes_changed,
                 keys_total=stored.live_keys if decoded is None else decoded.live,
                 bytes_total=stored.size if decoded is None else decoded.size,
+                expired_upto=self.expired_upto,
             )
         )
         yield Page(
@@ -310,10 +359,7 @@ class Work:
             "alignment": alignment_state.to_json(align),
             "arrived": sorted({(p.input, p.checkpoint_id, p.triggered_ms) for p in barriers}),
             "skipped": [action.checkpoint_id for action in skipped],
-            "snapshots": [
-                [s.checkpoint_id, s.rows_changed, s.bytes_changed, s.keys_total, s.bytes_total]
-                for s in self.snapshots
-            ],
+            "snapshots": [astuple(snapshot) for snapshot in self.snapshots],
             "held_rows": held_rows,
             "held_bytes": held_bytes,
         }

@@ -111,6 +111,7 @@ _STAGE = pa.struct(
         ("watermark", _TIME),
         ("late_rows", pa.int64()),
         ("event_time", pa.string()),
+        ("expired_upto", _TIME),
     ]
 )
 # A row of `checkpoints` that is no fact of a checkpoint: the answer to a request that got none.

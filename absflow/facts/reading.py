@@ -194,6 +194,15 @@ class FactReader:
             for n, stages in self.stages(ids).items()
         }
 
+    def expired_upto(self, checkpoint_id: int, stage: str) -> int | None:
+        """Of a stage's state at a completed checkpoint: what was touched up to then had expired.
+
+        In microseconds since 1970 (UTC); None if nothing had.
+        """
+        stages = self.stages([checkpoint_id]).get(checkpoint_id, ())
+        mine = (s.report.expired_upto for s in stages if s.report.stage == stage)
+        return next(mine, None)
+
     def ended(self, ids: Collection[int]) -> list[CheckpointRecord]:
         """Those of these checkpoints that have a terminal fact, as it has them."""
         return list(map(checkpoint_record, self._rows(ids, _ENDED, tuple(sorted(TERMINAL)))))

@@ -274,7 +274,8 @@ def request_row(request: str, time_ms: int, **wanted: Any) -> dict[str, Any]:
     return {"request": request, "requested_at": timestamp(time_ms), **wanted}
 
 
-_REPORT = [each.name for each in fields(StageReport) if each.name != "time"]
+_TIMES = {"time", "expired_upto"}
+_REPORT = [each.name for each in fields(StageReport) if each.name not in _TIMES]
 # A null is what was not measured; of `rows_out` alone it says something.
 _MEASURED = {each.name for each in fields(StageReport) if each.default == 0} - {"rows_out"}
 _LOAD = [each.name for each in fields(Load)]
@@ -285,6 +286,7 @@ def stage_row(stage: StageManifest) -> dict[str, Any]:
     time = stage.report.time
     row = {name: getattr(stage.report, name) for name in _REPORT}
     row["watermark"] = None if time is None else event_time.to_datetime(time.stage.value)
+    row["expired_upto"] = event_time.to_datetime(stage.report.expired_upto)
     row["event_time"] = None if time is None else event_time.to_json(time)
     row["positions"] = list(stage.report.positions.items())
     row["lineage"] = list(stage.lineage)
@@ -305,6 +307,8 @@ def stage_of(row: Mapping[str, Any]) -> StageManifest:
     known = {n: row[n] for n in _REPORT if n not in _MEASURED or row.get(n) is not None}
     if row.get("event_time") is not None:
         known["time"] = event_time.from_json(row["event_time"])
+    if row.get("expired_upto") is not None:
+        known["expired_upto"] = event_time.from_datetime(row["expired_upto"])
     known["positions"] = dict(row["positions"] or [])
     known["in_flight"] = {state.input: state.position for state in in_flight}
     load = None

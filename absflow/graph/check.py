@@ -13,9 +13,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from absflow.columnar.expiry import TOUCHED, Expiry
 from absflow.columnar.keys import check_key_type
 from absflow.columnar.spec import InputSpec, StageSpec
-from absflow.columnar.timers import TIMER_COLUMNS, timer_fields
+from absflow.columnar.timers import TIMER_COLUMNS, Domain, timer_fields
 from absflow.errors import GraphError
 from absflow.graph.columns import check_channel, check_input, check_output, check_state
 from absflow.graph.description import _text
@@ -88,8 +89,7 @@ def check(
         inputs = []
         for given in node.inputs:
             if given in read:
-                timed = specs[given].timed
-                inputs.append(InputSpec(given, by_stage[given].output, root=False, timed=timed))
+                inputs.append(_stage_input(specs[given]))
             else:
                 inputs.append(_root_input(by_source[given], forwards))
         specs[name] = _spec(node, tuple(inputs), key_groups)
@@ -99,6 +99,11 @@ def check(
     upgrades = {name: _upgrade(node) for name, node in by_stage.items()}
     graph = Graph(job, by_source, specs, upstream, {s.name: s for s in sinks}, upgrades)
     return _with_checked_channels(graph)
+
+
+def _stage_input(spec: StageSpec) -> InputSpec:
+    timed, column = spec.timed, spec.output_time
+    return InputSpec(spec.name, spec.output, root=False, timed=timed, event_column=column)
 
 
 def _root_input(source: SourceNode, forwards: bool) -> InputSpec:
@@ -117,6 +122,7 @@ def _root_input(source: SourceNode, forwards: bool) -> InputSpec:
         source.files,
         event_time=time,
         timed=time is not None,
+        event_column=None if time is None else time.column,
     )
 
 
@@ -217,8 +223,9 @@ def _topological(stages: Mapping[str, StageNode]) -> list[str]:
 
 
 def _forwarding(source: SourceNode) -> StageNode:
-    empty = pa.schema([])
-    return StageNode(source.name, (source.name,), (), empty, source.schema, {})
+    empty, time = pa.schema([]), source.event_time
+    column = None if time is None else time.column
+    return StageNode(source.name, (source.name,), (), empty, source.schema, {}, output_time=column)
 
 
 def _spec(node: StageNode, inputs: tuple[InputSpec, ...], key_groups: int) -> StageSpec:
@@ -252,6 +259,9 @@ def _spec(node: StageNode, inputs: tuple[InputSpec, ...], key_groups: int) -> St
     state = node.state
     if node.on_timer is not None:
         state = pa.schema([*state, *timer_fields()])
+    if node.expiry is not None:
+        _check_expiry(node.name, node.expiry, inputs)
+        state = state.append(TOUCHED)
     return StageSpec(
         name=node.name,
         inputs=inputs,
@@ -261,14 +271,29 @@ def _spec(node: StageNode, inputs: tuple[InputSpec, ...], key_groups: int) -> St
         process=node.process,
         key_groups=key_groups,
         on_timer=node.on_timer,
+        expiry=node.expiry,
+        output_time=node.output_time,
     )
 
 
+def _check_expiry(stage: str, expiry: Expiry, inputs: tuple[InputSpec, ...]) -> None:
+    """Refuse to have state expire by an event time that rows do not have."""
+    for given in inputs if expiry.domain is Domain.EVENT else ():
+        if given.event_column is None or not given.timed:
+            what = "source(..., event_time=...)" if given.root else "stage(..., output_time=...)"
+            raise GraphError(
+                f"stage {stage!r}: its state expires in event time, but the rows of its input "
+                f"{given.name!r} have none; declare {what} there, or expire by processing time"
+            )
+
+
 def _upgrade(node: StageNode) -> Upgrade:
-    """As declared; keys of then have no timers."""
-    if node.on_timer is None:
-        return node.upgrade
-    none: dict[str, object] = dict.fromkeys(TIMER_COLUMNS)
+    """As declared; keys of then have no timers, and when they were touched a restore says."""
+    none: dict[str, object] = {}
+    if node.on_timer is not None:
+        none |= dict.fromkeys(TIMER_COLUMNS)
+    if node.expiry is not None:
+        none[TOUCHED.name] = None
     return replace(node.upgrade, defaults={**none, **node.upgrade.defaults})
 
 

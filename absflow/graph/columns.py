@@ -11,8 +11,7 @@ from collections.abc import Collection
 import pyarrow as pa
 
 from absflow.columnar.pages import CHANNEL_FIELDS, TIME_FIELDS
-from absflow.columnar.state import DELETED, MODIFIED_EPOCH
-from absflow.columnar.timers import TIMER_COLUMNS
+from absflow.columnar.state import DELETED, HIDDEN_COLUMNS, MODIFIED_EPOCH
 from absflow.errors import GraphError
 from absflow.storage.delta.names import same_name, unfit
 
@@ -22,7 +21,7 @@ __all__ = ["check_channel", "check_input", "check_output", "check_state"]
 _OF_STATE = {
     MODIFIED_EPOCH,
     DELETED,
-    *TIMER_COLUMNS,
+    *HIDDEN_COLUMNS,
     "set_id",
     "checkpoint_id",
     "at_checkpoint",

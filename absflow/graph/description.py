@@ -7,6 +7,7 @@ import json
 
 import pyarrow as pa
 
+from absflow.columnar.expiry import Expiry
 from absflow.errors import GraphError
 from absflow.graph.nodes import Graph
 from absflow.protocol.coordinator.messages import RootInput, Topology
@@ -36,6 +37,7 @@ def describe(graph: Graph) -> dict[str, dict[str, object]]:
             "key-groups": spec.key_groups,
             "channel": graph.has_channel(name),
             **({"event-time": [i.name for i in spec.inputs if i.timed]} if spec.timed else {}),
+            **({"ttl": _expiry_text(spec.expiry)} if spec.expiry is not None else {}),
         }
         for name, spec in graph.stages.items()
     }
@@ -78,6 +80,11 @@ def check_unchanged(graph: Graph, before: dict[str, dict[str, object]]) -> None:
             + ". Restore from a checkpoint (spark.absflow.restore.from=latest), or go back to the "
             "old graph"
         )
+
+
+def _expiry_text(expiry: Expiry) -> str:
+    refresh = "read" if expiry.on_read else "write"
+    return f"{expiry.after // 1_000} ms of {expiry.domain.value} time since the last {refresh}"
 
 
 def _text(schema: pa.Schema) -> list[list[str]]:

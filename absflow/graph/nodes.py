@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from absflow.columnar.event_time import RootTime
+from absflow.columnar.expiry import Expiry
 from absflow.columnar.process import Process
 from absflow.columnar.restore_packer import Migration
 from absflow.columnar.spec import StageSpec
@@ -67,6 +68,8 @@ class StageNode:
         process: the user's function per input; empty for a forwarding stage.
         upgrade: how it is restored from an earlier form of itself.
         on_timer: the user's function for timers; None if it has none.
+        expiry: when the state of a key expires; None if never.
+        output_time: the output column that has the rows' event times, if one does.
     """
 
     name: str
@@ -77,6 +80,8 @@ class StageNode:
     process: Mapping[str, Process]
     upgrade: Upgrade = field(default_factory=Upgrade)
     on_timer: Process | None = None
+    expiry: Expiry | None = None
+    output_time: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

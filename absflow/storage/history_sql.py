@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from absflow.columnar.expiry import TOUCHED
 from absflow.protocol.checkpoints import StageColumns
 from absflow.protocol.lineage import SPAN
 from absflow.protocol.recovery.matching import widens
@@ -29,7 +30,13 @@ __all__ = [
 ]
 
 
-def newest(columns: StageColumns, rows: str, last: str, at: str | None = None) -> str:
+def newest(
+    columns: StageColumns,
+    rows: str,
+    last: str,
+    at: str | None = None,
+    expired_upto: str | None = None,
+) -> str:
     """The state: for each key (and ``at``) the row with the greatest ``last``, unless a deletion.
 
     Args:
@@ -37,16 +44,21 @@ def newest(columns: StageColumns, rows: str, last: str, at: str | None = None) -
         rows: what to read FROM; its rows of the state history are called ``h``.
         last: where a row's set stands in the lineage.
         at: the checkpoint, if ``rows`` are those of several.
+        expired_upto: what was touched last up to then has expired; None if nothing has.
     """
     names = (*columns.key, *columns.state)
     inner, outer = (f"{at} AS at_checkpoint, ", "at_checkpoint, ") if at else ("", "")
     partition = ", ".join([*([at] if at else []), each("h", columns.key)])
+    alive = ""
+    if expired_upto is not None:
+        inner += f"{expired_upto} AS _absflow_expired, "
+        alive = f" AND coalesce({quoted(TOUCHED.name)} > _absflow_expired, true)"
     return f"""
         SELECT {outer}{", ".join(map(quoted, names))} FROM (
           SELECT {inner}h.op, {each("h", names)},
                  row_number() OVER (PARTITION BY {partition} ORDER BY {last} DESC) AS _absflow_rank
           FROM {rows})
-        WHERE _absflow_rank = 1 AND op = 'upsert'"""
+        WHERE _absflow_rank = 1 AND op = 'upsert'{alive}"""
 
 
 def as_now(columns: StageColumns, schema: StructType, then: StructType) -> str:

@@ -58,7 +58,7 @@ def test_a_barrier_without_a_change_costs_nothing(decoded):
     assert [page.kind.name for page in out] == ["BARRIER", "REPORT"]
     assert runner.stored is stored
     assert decoded == []
-    assert report_of(out)["snapshots"] == [[2, 0, 0, 2, stored.size]]
+    assert report_of(out)["snapshots"] == [[2, 0, 0, 2, stored.size, None]]
 
 
 def test_a_batch_without_pages_costs_nothing(decoded):

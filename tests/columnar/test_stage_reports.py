@@ -127,7 +127,8 @@ def test_a_report_says_what_arrived_was_snapshotted_and_held():
     (snapshot,) = (page for page in out if page.kind is PageKind.STATE)
     assert report["arrived"] == [["a", 1, 5], ["b", 1, 5], ["b", 2, 6]]
     assert report["skipped"] == []
-    ((n, rows, size, keys, total),) = report["snapshots"]
+    ((n, rows, size, keys, total, expired_upto),) = report["snapshots"]
+    assert expired_upto is None
     assert (n, rows, size, keys) == (1, 3, len(snapshot.payload), 3)
     assert total > 0
     assert (report["held_rows"], report["held_bytes"]) == (0, 0)

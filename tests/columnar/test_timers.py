@@ -6,28 +6,23 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from stage_cases import KEYS, run
+from timed_cases import GROUPS, KEYS, ROWS, TimedStage
 
 from absflow.columnar import work
-from absflow.columnar.event_time import RootTime, TimeReport, watermark_payload
+from absflow.columnar.event_time import RootTime
 from absflow.columnar.forms import on_pandas
-from absflow.columnar.packing import Packer
-from absflow.columnar.pages import TIME_TYPE, Page, PageKind, decode, pages_of
+from absflow.columnar.pages import TIME_TYPE, PageKind
 from absflow.columnar.process import Result
 from absflow.columnar.spec import InputSpec, StageSpec
-from absflow.columnar.stage import Batch, run_range
-from absflow.columnar.stored import in_range, load
+from absflow.columnar.stored import in_range
 from absflow.columnar.timers import NEVER, timer_fields
 from absflow.errors import ProcessError
-from absflow.protocol import alignment
 from absflow.protocol.watermarks import WatermarkStatus
 
-ROWS = pa.schema([("k", pa.string()), ("ts", TIME_TYPE), ("v", pa.int64())])
 STATE = pa.schema([("n", pa.int64())])
 OUTPUT = pa.schema(
     [("k", pa.string()), ("at", pa.int64()), ("name", pa.string()), ("n", pa.int64())]
 )
-GROUPS = 4
 
 
 def spec_of(process, on_timer, delay=0):
@@ -35,51 +30,6 @@ def spec_of(process, on_timer, delay=0):
     given = InputSpec("rows", ROWS, True, event_time=time, timed=True)
     state = pa.schema([*STATE, *timer_fields()])
     return StageSpec("windows", (given,), KEYS, state, OUTPUT, {"rows": process}, GROUPS, on_timer)
-
-
-class Stage:
-    """All key groups of a stage as one range, through its micro-batches."""
-
-    def __init__(self, spec):
-        self.spec, self.stored, self.number = spec, b"", 0
-        self.time, self.alignment = spec.begin_time(), alignment.start(["rows"])
-
-    def batch(self, rows=(), barrier=0, now_ms=0, ended=False):
-        """Run one; the rows (key, time, value) come in this order. What it emits.
-
-        With a barrier, at which the source may have ended.
-        """
-        given = self.spec.input("rows")
-        packer = Packer("rows", ROWS, ("k",), GROUPS, True, event_time=given.event_time, timed=True)
-        columns = list(zip(*rows, strict=True)) or [()] * 3
-        arrays = [pa.array(c, f.type) for c, f in zip(columns, ROWS, strict=True)]
-        batches = [pa.RecordBatch.from_arrays(arrays, schema=ROWS)] if rows else []
-        pages = [p for made in packer.pack(batches, 0, self.time) for p in pages_of(made)]
-        if barrier:
-            said = watermark_payload(None, WatermarkStatus.ENDED) if ended else b""
-            ids = range(GROUPS)
-            pages += [Page(g, PageKind.BARRIER, "rows", barrier, payload=said) for g in ids]
-        batch = Batch(self.number, now_ms, self.alignment, self.time)
-        out, self.stored = run(run_range(self.spec, batch, pages, self.stored))
-        self.number += 1
-        reports = [p for p in out if p.kind is PageKind.REPORT and b'"alignment"' not in p.payload]
-        for page in reports:
-            self.time = TimeReport.from_payload(page.payload.decode()).time
-        if barrier:
-            events = [alignment.BarrierArrived("rows", alignment.Barrier(barrier))]
-            self.alignment, _ = alignment.run(self.alignment, events)
-        return out
-
-    def fired(self, *args, **kwargs):
-        """What the batch emits, as (key, time, name, n)."""
-        out = self.batch(*args, **kwargs)
-        rows = [decode(p.payload, OUTPUT, "") for p in out if p.kind is PageKind.DATA]
-        return sorted(tuple(row.values()) for batch in rows for row in batch.to_pylist())
-
-    def state(self):
-        kept = in_range(self.stored, "") if self.stored else {}
-        tables = [load(k, KEYS, self.spec.state, None, "").flat().table for k in kept.values()]
-        return {row["k"]: row for t in tables for row in t.to_pylist() if not row["_deleted"]}
 
 
 def counting(rows, state, context):
@@ -98,7 +48,7 @@ def emitting(rows, state, context):
 
 
 def test_a_timer_fires_when_the_watermark_has_come_to_it():
-    stage = Stage(spec_of(counting, emitting))
+    stage = TimedStage(spec_of(counting, emitting))
     assert stage.fired([("a", 10, 20), ("b", 11, 12)]) == []
     assert stage.time.stage.value == 10
     # The watermark is the newest time less one: 12 is reached by a row of 13.
@@ -108,7 +58,7 @@ def test_a_timer_fires_when_the_watermark_has_come_to_it():
 
 
 def test_a_timer_is_one_of_its_key_time_and_name():
-    stage = Stage(spec_of(counting, emitting))
+    stage = TimedStage(spec_of(counting, emitting))
     stage.batch([("a", 1, 21), ("a", 1, 21), ("a", 1, 20), ("b", 1, 21)])
     (timers,) = (stage.state()["a"]["_event_timers"],)
     assert [(t["time"].microsecond, t["name"]) for t in timers] == [(20, ""), (21, "odd")]
@@ -123,7 +73,7 @@ def test_trap_11_timers_of_a_key_fire_in_order_each_on_what_the_other_left():
         result = emitting(rows, state, context)
         return replace(result, state=state.set_column(1, "n", now))
 
-    stage = Stage(spec_of(counting, adding))
+    stage = TimedStage(spec_of(counting, adding))
     stage.batch([("a", 1, 4), ("a", 1, 2), ("a", 1, 8), ("b", 1, 2)])
     assert stage.fired([("c", 9, 99)]) == [
         ("a", 2, "", 3), ("a", 4, "", 31), ("a", 8, "", 311), ("b", 2, "", 1)
@@ -136,7 +86,7 @@ def test_a_timer_that_a_timer_sets_fires_in_the_same_batch_if_it_is_due():
         timers = pa.table({"k": rows["k"], "time": pa.array(times + 10).cast(TIME_TYPE)})
         return replace(emitting(rows, state, context), timers=timers)
 
-    stage = Stage(spec_of(counting, again))
+    stage = TimedStage(spec_of(counting, again))
     stage.batch([("a", 1, 4)])
     assert [at for _, at, _, _ in stage.fired([("c", 36, 99)])] == [4, 14, 24, 34]
     assert [at for _, at, _, _ in stage.fired([("c", 45, 98)])] == [44]
@@ -151,14 +101,14 @@ def test_trap_10_a_timer_that_sets_itself_again_and_again_is_an_error_with_its_k
             timers=pa.table({"k": rows["k"], "time": pa.array(times + 1).cast(TIME_TYPE)})
         )
 
-    stage = Stage(spec_of(counting, endless))
+    stage = TimedStage(spec_of(counting, endless))
     stage.batch([("a", 1, 4)])
     with pytest.raises(ProcessError, match=r"20 event timers of key \{'k': 'a'\} were due in one"):
         stage.batch([("c", 1_000, 2_000)])
 
 
 def test_a_timer_in_the_past_is_an_error_that_names_the_key_and_both_times():
-    stage = Stage(spec_of(counting, emitting))
+    stage = TimedStage(spec_of(counting, emitting))
     stage.batch([("a", 1_000, 2_000)])
     expected = r"event time 1970-01-01T00:00:00.000005\+00:00 for key \{'k': 'b'\}, but that key"
     with pytest.raises(ProcessError, match=expected):
@@ -183,7 +133,7 @@ def test_timers_that_cannot_be_are_errors(timers, expected):
             table = table.set_column(place, "time", times)
         return Result(state=state, timers=table)
 
-    stage = Stage(spec_of(setting, emitting))
+    stage = TimedStage(spec_of(setting, emitting))
     with pytest.raises(ProcessError, match=expected):
         stage.batch([("a", 1, 2)])
 
@@ -192,7 +142,7 @@ def test_a_key_that_is_deleted_has_no_timers_and_cannot_be_given_one():
     def deleting(rows, state, context):
         return Result(delete=[True] * state.num_rows)
 
-    stage = Stage(spec_of(counting, deleting))
+    stage = TimedStage(spec_of(counting, deleting))
     stage.batch([("a", 1, 4), ("a", 1, 8)])
     stage.batch([("c", 6, 99)])
     assert set(stage.state()) == {"c"}
@@ -202,7 +152,7 @@ def test_a_key_that_is_deleted_has_no_timers_and_cannot_be_given_one():
             deleting(rows, state, context), timers=pa.table({"k": rows["k"], "time": rows["ts"]})
         )
 
-    stage = Stage(spec_of(both, emitting))
+    stage = TimedStage(spec_of(both, emitting))
     with pytest.raises(ProcessError, match=r"deletes key .* and sets a timer for it"):
         stage.batch([("a", 1, 4)])
 
@@ -214,7 +164,7 @@ def test_timers_are_deleted_by_name_and_time_and_deleting_none_does_nothing():
             return Result(delete_timers=gone)
         return counting(rows, state, context)
 
-    stage = Stage(spec_of(cancelling, emitting))
+    stage = TimedStage(spec_of(cancelling, emitting))
     stage.batch([("a", 1, 4), ("a", 1, 6)])
     stage.batch([("a", 2, 0)], now_ms=1)
     assert stage.fired([("c", 20, 99)]) == [("a", 6, "", 2)]
@@ -223,7 +173,7 @@ def test_timers_are_deleted_by_name_and_time_and_deleting_none_does_nothing():
 def test_a_stage_without_timers_ends_with_rows_in_the_same_batch():
     """Its sources end at the barrier, and there is nothing to fire."""
     given = spec_of(lambda rows, state, context: Result(state=state), None)
-    stage = Stage(replace(given, state=STATE))
+    stage = TimedStage(replace(given, state=STATE))
     stage.batch([("a", 1, 4)], barrier=1, ended=True)
     assert stage.time.stage.status is WatermarkStatus.ENDED
     assert set(stage.state()) == {"a"}
@@ -235,7 +185,7 @@ def test_what_waits_when_all_sources_end_fires_but_not_what_is_set_meanwhile():
         timers = pa.table({"k": rows["k"], "time": pa.array(times + 10).cast(TIME_TYPE)})
         return replace(emitting(rows, state, context), timers=timers)
 
-    stage = Stage(spec_of(counting, again))
+    stage = TimedStage(spec_of(counting, again))
     fired = stage.fired([("a", 1, 25), ("b", 1, 4)], barrier=1, ended=True)
     assert [at for _, at, _, _ in fired] == [25, 4]
     assert stage.time.stage.value == 0
@@ -244,7 +194,7 @@ def test_what_waits_when_all_sources_end_fires_but_not_what_is_set_meanwhile():
 
 def test_a_timer_fires_before_the_barrier_that_says_so():
     """Its rows and its change are of the epoch of the barrier behind which the watermark stands."""
-    stage = Stage(spec_of(counting, emitting))
+    stage = TimedStage(spec_of(counting, emitting))
     stage.batch([("a", 1, 4)])
     out = stage.batch([("c", 9, 99)], barrier=1)
     (row,) = [p for p in out if p.kind is PageKind.DATA]
@@ -261,7 +211,7 @@ def test_trap_15_the_batch_of_a_barrier_fires_processing_timers_behind_the_snaps
             state=state, timers=pa.table({"k": rows["k"], "time": times, "domain": domain})
         )
 
-    stage = Stage(spec_of(waiting, emitting))
+    stage = TimedStage(spec_of(waiting, emitting))
     assert stage.fired([("a", 1, 4)], now_ms=100) == []
     assert stage.fired([], now_ms=104) == []
     out = stage.batch([], barrier=1, now_ms=105)
@@ -270,7 +220,7 @@ def test_trap_15_the_batch_of_a_barrier_fires_processing_timers_behind_the_snaps
 
 
 def test_trap_16_a_key_group_without_a_due_timer_is_not_read(monkeypatch):
-    stage = Stage(spec_of(counting, emitting))
+    stage = TimedStage(spec_of(counting, emitting))
     stage.batch([(f"k{n}", 1, 1_000 + n) for n in range(100)])
     kept = in_range(stage.stored, "")
     assert min(k.event_timer for k in kept.values()) == 1_000
@@ -289,7 +239,7 @@ def test_trap_13_a_clock_that_goes_back_fires_nothing_early_or_twice():
         table = pa.table({"k": rows["k"], "time": times, "domain": domain})
         return Result(state=state, timers=table)
 
-    stage = Stage(spec_of(waiting, emitting))
+    stage = TimedStage(spec_of(waiting, emitting))
     stage.batch([("a", 1, 4)], now_ms=100)
     assert stage.fired([], now_ms=90, barrier=1) == []
     assert stage.fired([], now_ms=106, barrier=2) == [("a", 105_000, "", None)]
@@ -307,7 +257,7 @@ def test_functions_on_pandas_frames_set_timers_too():
         output = rows[["k", "name"]].assign(at=rows["time"].astype("int64"), n=state["n"])
         return Result(output=output, delete=[True] * len(state))
 
-    stage = Stage(spec_of(on_pandas(setting), on_pandas(firing)))
+    stage = TimedStage(spec_of(on_pandas(setting), on_pandas(firing)))
     stage.batch([("a", 1, 4), ("b", 1, 9)])
     ((key, at, name, n),) = stage.fired([("c", 6, 99)])
     assert (key, name, n) == ("a", "", 1)

@@ -38,6 +38,9 @@ class StageFit:
         key_groups: then and now.
         in_flight: rows on their way to the stage, each with the name of its input now.
         sets: the digests of the sets, as far as they are known.
+        expired_upto: state that was touched last up to then had expired, microseconds; None if none
+            had.
+        other_expiry: its state expires by another rule than it did.
         time: its event time in the checkpoint, by the names that its inputs have now; None if it
             had none.
     """
@@ -51,6 +54,8 @@ class StageFit:
     key_groups: tuple[int, int] = (0, 0)
     in_flight: tuple[tuple[str, ChannelState], ...] = ()
     sets: tuple[SetDigest, ...] = ()
+    expired_upto: int | None = None
+    other_expiry: bool = False
     time: EventTime | None = None
 
 
@@ -154,6 +159,7 @@ class _Fitting:
         elif other:
             self._columns(title, name, old, described)
         self._output(title, old, described)
+        self._expiry(title, old, described)
         keys = reported.report.keys_total
         changed = other or source != name
         in_flight = self._in_flight(title, reported, old, described)
@@ -167,6 +173,8 @@ class _Fitting:
             groups,
             tuple(in_flight),
             reported.sets,
+            reported.report.expired_upto,
+            old.get("ttl") != described.get("ttl"),
             self._time(reported, described),
         )
 
@@ -245,6 +253,12 @@ class _Fitting:
         for column in was:
             if column not in now:
                 self.differences.append(f"{title}: output column {column!r} is dropped")
+
+    def _expiry(self, title: str, old: Described, new: Described) -> None:
+        """Say how the expiry of state differs; it counts from the restore on."""
+        was, now = (each.get("ttl", "never") for each in (old, new))
+        if was != now:
+            self.differences.append(f"{title}: its state expired after {was}, now after {now}")
 
     def dropped(self, name: str) -> None:
         """Say so if ``name`` is a stage of the checkpoint that no stage of now takes."""

@@ -34,6 +34,8 @@ class StageOutcome:
         skipped: checkpoints that will not be snapshotted, for a newer one came first.
         snapshots: by checkpoint the sums of :class:`absflow.columnar.stage.Snapshot`.
         held: rows and bytes held, by key group.
+        expired_upto: by checkpoint, state that was touched last up to then had expired, in
+            microseconds since 1970 (UTC); of a stage whose state does not expire there is none.
     """
 
     after: Alignment
@@ -41,6 +43,7 @@ class StageOutcome:
     skipped: frozenset[int]
     snapshots: dict[int, tuple[int, int, int, int]]
     held: dict[int, tuple[int, int]]
+    expired_upto: dict[int, int]
 
     @property
     def changed(self) -> list[int]:
@@ -121,8 +124,11 @@ def merge_reports(spec: StageSpec, reports: Sequence[tuple[int, str]]) -> StageO
             f"same rows; states {sorted(texts)[:3]}"
         )
     snapshots: dict[int, list[int]] = {}
+    expired_upto: dict[int, int] = {}
     for report in parsed.values():
-        for checkpoint_id, *numbers in report["snapshots"]:
+        for checkpoint_id, *numbers, upto in report["snapshots"]:
+            if upto is not None:
+                expired_upto[checkpoint_id] = upto
             total = snapshots.setdefault(checkpoint_id, [0, 0, 0, 0])
             for place, number in enumerate(numbers):
                 total[place] += number
@@ -133,4 +139,5 @@ def merge_reports(spec: StageSpec, reports: Sequence[tuple[int, str]]) -> StageO
         skipped=frozenset(n for r in parsed.values() for n in r["skipped"]),
         snapshots={n: (t[0], t[1], t[2], t[3]) for n, t in snapshots.items()},
         held={g: (r["held_rows"], r["held_bytes"]) for g, r in parsed.items()},
+        expired_upto=expired_upto,
     )

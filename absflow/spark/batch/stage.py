@@ -351,5 +351,6 @@ class ChainStage:
             sync_ms=times.sync_ms,
             commit_ms=times.commit_ms,
             late_rows=late_rows,
+            expired_upto=outcome.expired_upto.get(checkpoint_id),
             time=self._time_at(checkpoint_id),
         )

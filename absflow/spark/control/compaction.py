@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from absflow.columnar.expiry import TOUCHED
 from absflow.errors import StorageError
 from absflow.protocol.lineage import Compacted, begin_of, end_of
 from absflow.storage import sql, state_history
@@ -16,7 +17,12 @@ __all__ = ["write_compacted_set"]
 
 
 def write_compacted_set(
-    spark: SparkSession, path: str, key: Sequence[str], fact: Compacted, there: Collection[int]
+    spark: SparkSession,
+    path: str,
+    key: Sequence[str],
+    fact: Compacted,
+    there: Collection[int],
+    expired_upto: int | None = None,
 ) -> None:
     """Write the set of a compaction; twice would be the same as once.
 
@@ -26,6 +32,9 @@ def write_compacted_set(
         key: its key columns.
         fact: which sets are to be one.
         there: sets of the history as the plan saw it; one that is not among them has no row.
+        expired_upto: state that was touched last up to then had expired at the checkpoint that the
+            last of the sets is of, microseconds since 1970 (UTC), and is left out; None if none
+            had.
 
     Raises:
         StorageError: one of the sets has gone since.
@@ -44,6 +53,9 @@ def write_compacted_set(
     rows = state_history.newest_rows(rows, key, fact.replaces)
     if begin_of(fact.set_id) == 0:  # with older sets below, a deletion still has something to hide
         rows = rows.where(F.col("op") == "upsert")
+    if expired_upto is not None:
+        touched = F.unix_micros(F.col(TOUCHED.name))
+        rows = rows.where(F.coalesce(touched > expired_upto, F.lit(True)))
     ids = {"set_id": fact.set_id, "checkpoint_id": end_of(fact.set_id)}
     own = {name: F.lit(number).cast("long") for name, number in ids.items()}
     names = (own.get(n, F.col(sql.quoted(n))).alias(n) for n in history.columns)

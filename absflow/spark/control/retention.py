@@ -23,15 +23,18 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from functools import partial
 
+from absflow.columnar.expiry import TOUCHED
 from absflow.errors import AbsflowError, FencedError, StorageError
 from absflow.facts.claim import Claim
 from absflow.facts.deletions import unanswered
 from absflow.facts.explained import explained
 from absflow.facts.inventory import JobInventory, gather
+from absflow.facts.reading import FactReader
 from absflow.facts.requests import deletions
 from absflow.facts.spark_reader import SparkStorageReader
 from absflow.facts.summary import text_of
-from absflow.protocol.lineage import Compacted
+from absflow.protocol.checkpoints import StageColumns
+from absflow.protocol.lineage import Compacted, end_of
 from absflow.protocol.retention.deletion import Deletion, obey
 from absflow.protocol.retention.failures import (
     PLAN,
@@ -319,8 +322,16 @@ class Retention:
             if fact.set_id not in there:
                 check_replaced(self._spark, self._layout, columns.table, fact, found)
                 path = self._layout.state(columns.table)
-                write_compacted_set(self._spark, path, columns.key, fact, there)
+                upto = self._expired_upto(fact, columns)
+                write_compacted_set(self._spark, path, columns.key, fact, there, upto)
             return with_digest(self._spark, self._layout, columns.table, fact)
+
+    def _expired_upto(self, fact: Compacted, columns: StageColumns) -> int | None:
+        """What had expired at the first checkpoint that may be read by a compacted set."""
+        if TOUCHED.name not in columns.state:
+            return None
+        reader = FactReader(SparkStorageReader(self._spark), self._layout)
+        return reader.expired_upto(end_of(fact.set_id), fact.stage)
 
     def _delete(self, table: str, where: str) -> None:
         self._spark.sql(f"DELETE FROM {sql.table(table)} WHERE {where}")

@@ -75,6 +75,7 @@ def plan_restore(root: StorageRoot, job: JobSpec, start: Restore) -> RestorePlan
         taken_in=found.attempt,
         cut=found.cut,
         published=found.published,
+        triggered_ms=found.manifest.triggered_ms,
         differences=(*matched.differences, *differences),
     )
     problems += _unreadable_sources(root, job, plan)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from absflow.columnar.digest import signed
+from absflow.columnar.expiry import TOUCHED
 from absflow.columnar.pages import PageKind
 from absflow.columnar.piece_files import StateFiles
 from absflow.columnar.restore_packer import StatePacker
 from absflow.columnar.spec import StageSpec
+from absflow.columnar.timers import Domain
 from absflow.facts.damage import ChannelFile, part_error
 from absflow.facts.explained import check_sets
 from absflow.facts.spark_reader import SparkStorageReader
 from absflow.graph.nodes import Upgrade
 from absflow.protocol.checkpoints import ChannelState, SetDigest
+from absflow.protocol.event_time import to_datetime
 from absflow.protocol.recovery.matching import StageFit
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.stream.pages import PAGE_TYPE, data_pages, write_pages
@@ -50,6 +55,9 @@ def state_pages(
     )
     if fit.source is None or not fit.lineage:
         return pages
+    defaults = dict(upgrade.defaults)
+    if TOUCHED.name in defaults:
+        defaults[TOUCHED.name] = _clock(spec, plan, fit)
     packer = StatePacker(
         stage=fit.stage,
         keys=spec.keys,
@@ -57,15 +65,24 @@ def state_pages(
         key_groups=spec.key_groups,
         checkpoint_id=plan.origin.checkpoint_id,
         lineage=fit.lineage,
-        defaults=upgrade.defaults,
+        defaults=defaults,
         migrate=upgrade.migrate if fit.migrate else None,
         page_bytes=page_bytes,
         files=files,
+        expired_upto=fit.expired_upto,
     )
     rows = _rows(spark, plan, fit)
     if fit.migrate:
         rows = state_history.live_rows(rows, plan.keys[fit.source], fit.lineage)
     return pages.union(map_in_arrow(rows, packer.pack, PAGE_TYPE))
+
+
+def _clock(spec: StageSpec, plan: RestorePlan, fit: StageFit) -> datetime | None:
+    """The time of the checkpoint by which the stage's state expires."""
+    by_event = spec.expiry is not None and spec.expiry.domain is Domain.EVENT
+    if by_event and fit.time is not None and fit.time.stage.value is not None:
+        return to_datetime(fit.time.stage.value)
+    return to_datetime(plan.triggered_ms * 1_000)
 
 
 def _rows(spark: SparkSession, plan: RestorePlan, fit: StageFit) -> DataFrame:

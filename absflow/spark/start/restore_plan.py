@@ -34,6 +34,7 @@ class RestorePlan:
         cut: the checkpoint that positions and sinks are of: another one for a written savepoint,
             0 if it was written from nothing.
         published: what each on-checkpoint sink held when that attempt began.
+        triggered_ms: when the checkpoint was triggered, ms since 1970 (UTC).
         differences: between the graph of then and the one of now.
         problems: why it cannot be done; empty if it can.
     """
@@ -50,13 +51,15 @@ class RestorePlan:
     taken_in: int
     cut: int
     published: Mapping[str, int]
+    triggered_ms: int = 0
     differences: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
     @property
     def full(self) -> bool:
         """Whether the next checkpoint must be a full one: it has no sets here to build upon."""
-        return self.fork or any(stage.changed for stage in self.stages)
+        # What has expired by an old rule must not come back by a new one.
+        return self.fork or any(stage.changed or stage.other_expiry for stage in self.stages)
 
     def held(self, sink: str, noted: int | None) -> int:
         """The newest checkpoint that an on-checkpoint sink holds once it is put back.

@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType, NullType, NumericType
 
 from absflow.columnar.spec import StageSpec
-from absflow.columnar.timers import OWN_COLUMNS
+from absflow.columnar.state import OWN_COLUMNS
 from absflow.errors import StateError
 from absflow.facts.stages import find_stage
 from absflow.protocol.checkpoints import StageColumns
