@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from absflow.columnar.expiry import TOUCHED
 from absflow.errors import NotFoundError
 from absflow.facts.absent import no_checkpoint
 from absflow.facts.attempts import job_now, read_attempts
@@ -260,8 +259,7 @@ class History:
         sets = ", ".join(f"{n}L" for n in manifest.lineage)
         rows = f"{self._history(columns)} AS h WHERE h.set_id IN ({sets or 'NULL'})"
         last = f"array_position(CAST(array({sets}) AS array<bigint>), h.set_id)"
-        expired = None if upto is None else f"timestamp_micros({upto})"
-        return history_sql.newest(columns, rows, last, expired_upto=expired), columns
+        return history_sql.newest(columns, rows, last, expired_upto=upto), columns
 
     def _all_states_sql(self, columns: StageColumns) -> str:
         """State at every completed checkpoint, from all tables that have the same key."""
@@ -274,15 +272,7 @@ class History:
 
     def _states_sql(self, columns: StageColumns) -> str:
         """State at every completed checkpoint whose state is in this table."""
-        expires = TOUCHED.name in columns.state
-        upto, of_stage = (", expired_upto", ", s.expired_upto") if expires else ("", "")
-        rows = f"""
-            (SELECT at_checkpoint, position, named_set{upto}
-             FROM ({self._lineages_sql(columns, extra=of_stage)})
-             LATERAL VIEW posexplode(lineage) AS position, named_set) AS l
-            JOIN {self._history(columns)} AS h ON h.set_id = l.named_set"""
-        expired = "l.expired_upto" if expires else None
-        return history_sql.newest(columns, rows, "l.position", "l.at_checkpoint", expired)
+        return history_sql.states(columns, self._history(columns), self._lineages_sql(columns))
 
     def _changes_sql(self, columns: StageColumns) -> str:
         """The changes of every key over the completed checkpoints of the branch."""
@@ -367,23 +357,14 @@ class History:
                    s.* EXCEPT (checkpoint_id)
             FROM ({history_sql.completed(self._facts)}) LATERAL VIEW explode(stages) AS s"""
 
-    def _lineages_sql(self, columns: StageColumns, only: str = "", extra: str = "") -> str:
+    def _lineages_sql(self, columns: StageColumns, only: str = "") -> str:
         """One row per completed checkpoint with the stage in this table: what to read."""
         for attempt, incarnation in self._all.elsewhere(columns):
             theirs = f"derived_from IS NULL AND attempt = {attempt}"
             if incarnation:
                 theirs = f"derived_from IS NOT NULL AND incarnation = {incarnation}"
             only += f" AND NOT ({theirs})"
-        return f"""
-            SELECT checkpoint_id AS at_checkpoint,
-                   {history_sql.lineage_of("s.lineage", "compacted")} AS lineage{extra}
-            FROM (SELECT checkpoint_id, {history_sql.stage(columns.stage)} AS s
-                  FROM ({history_sql.completed(self._facts)}) WHERE true {only})
-            CROSS JOIN (
-              SELECT sort_array(collect_list(set_id), false) AS compacted
-              FROM {self._facts}
-              WHERE kind = 'COMPACTED' AND stage = {literal(columns.stage)})
-            WHERE s IS NOT NULL"""
+        return history_sql.lineages(columns, self._facts, only)
 
     def _completed(self, checkpoint: int | None) -> tuple[int, Completion]:
         """A completed checkpoint; None for the newest.

@@ -42,7 +42,7 @@ from absflow.spark.worker.group_state import TIMEOUTS
 from absflow.spark.worker.per_key import KeyFunction, per_key, per_key_timeout
 from absflow.spark.worker.sendable import check_sendable
 from absflow.storage.root import StorageRoot
-from absflow.ttl import Ttl, declared_expiry, output_time_column
+from absflow.ttl import Ttl, declared_expiry
 from absflow.watermark import Watermark, root_time
 
 __all__ = ["AnyProcess", "Job", "Node"]
@@ -53,6 +53,11 @@ class Node:
     """A declared source or stage; pass it, or its name, as an input."""
 
     name: str
+
+
+def _names(inputs: Node | str | Sequence[Node | str]) -> tuple[str, ...]:
+    given = [inputs] if isinstance(inputs, Node | str) else inputs
+    return tuple(i.name if isinstance(i, Node) else i for i in given)
 
 
 class Job:
@@ -149,11 +154,9 @@ class Job:
             state: the state columns of a key (Spark DDL or StructType), without the key.
             output: the columns of the rows it emits.
             process: the function, or one for each input by its name.
-            form: what the functions are. "arrow": columnar on Arrow tables
-                (:mod:`absflow.columnar.process`); "pandas": columnar on pandas frames; "per-key":
-                written for ``applyInPandasWithState`` (:mod:`absflow.spark.worker.per_key`);
-                "per-row": ``(state, row) -> (state, outputs)``
-                (:func:`absflow.columnar.forms.per_row`); these two get the context if they want it.
+            form: what the functions are: "arrow" or "pandas", columnar
+                (:mod:`absflow.columnar.process`); "per-key", written for
+                ``applyInPandasWithState``; "per-row" (:func:`absflow.columnar.forms.per_row`).
             on_timer: the function for timers, columnar; with it the others may set timers.
             timeout: of form "per-key": Spark's ``GroupStateTimeout``.
             ttl: how long the state of a key lives that nothing touches; without, for ever.
@@ -166,26 +169,20 @@ class Job:
         Raises:
             GraphError: something here cannot be read; the graph itself is checked at the start.
         """
-        given = [inputs] if isinstance(inputs, Node | str) else list(inputs)
-        names = tuple(i.name if isinstance(i, Node) else i for i in given)
-        made_columnar = self._form(name, form, timeout)
-        functions = process_functions(name, names, process, form)
-        if timeout != "NoTimeout":
-            on_timer = self._timeout_function(name, functions, timeout)
-        elif on_timer is not None:
-            on_timer = made_columnar(timer_function(name, on_timer, form))
-        columns = declared_columns(name, "output", output)
+        given, times_out = _names(inputs), timeout != "NoTimeout"
+        columnar = self._form(name, form, timeout)
+        functions = process_functions(name, given, process, form)
         node = StageNode(
             name=name,
-            inputs=names,
+            inputs=given,
             key=(key,) if isinstance(key, str) else tuple(key),
-            state=declared_columns(name, "state", state, times_out=timeout != "NoTimeout"),
-            output=columns,
-            process={given: made_columnar(function) for given, function in functions.items()},
+            state=declared_columns(name, "state", state, times_out=times_out),
+            output=declared_columns(name, "output", output),
+            process={n: columnar(function) for n, function in functions.items()},
             upgrade=declared_upgrade(renamed_from, defaults, migrate, timeout),
-            on_timer=on_timer,
+            on_timer=self._timer_function(name, functions, form, on_timer, timeout),
             expiry=declared_expiry(name, ttl),
-            output_time=output_time_column(name, columns, output_time),
+            output_time=output_time,
         )
         self._stages.append(node)
         return Node(name)
@@ -273,6 +270,21 @@ class Job:
             GraphError: the graph cannot run.
         """
         return write_savepoint(self._spark, self._checked(), states, base)
+
+    def _timer_function(
+        self,
+        stage: str,
+        functions: Mapping[str, AnyProcess],
+        form: str,
+        on_timer: Process | None,
+        timeout: str,
+    ) -> Process | None:
+        """The function for timers, columnar; None if the stage has none."""
+        if timeout != "NoTimeout":
+            return self._timeout_function(stage, functions, timeout)
+        if on_timer is None:
+            return None
+        return self._form(stage, form, timeout)(timer_function(stage, on_timer, form))
 
     def _timeout_function(
         self, stage: str, functions: Mapping[str, AnyProcess], timeout: str

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from absflow.columnar.expiry import Expiry
 from absflow.columnar.timers import Domain
 from absflow.errors import GraphError
 from absflow.settings.values import positive_duration_ms
 
-__all__ = ["Ttl", "declared_expiry", "output_time_column"]
+__all__ = ["Ttl", "declared_expiry"]
 
 _REFRESH = ("write", "read")
 
@@ -62,24 +60,3 @@ def declared_expiry(stage: str, ttl: Ttl | None) -> Expiry | None:
             f"{list(_REFRESH)}"
         )
     return Expiry(after_ms * 1_000, Domain(ttl.domain), ttl.refresh == "read")
-
-
-def output_time_column(stage: str, output: pa.Schema, column: str | None) -> str | None:
-    """The column of a stage's output that has the event times of its rows, checked.
-
-    Raises:
-        GraphError: there is no such column, or it has no timestamps.
-    """
-    if column is None:
-        return None
-    if column not in output.names:
-        raise GraphError(
-            f"stage {stage!r} has no output column {column!r} for the event time of its rows; it "
-            f"has {output.names}"
-        )
-    if not pa.types.is_timestamp(output.field(column).type):
-        raise GraphError(
-            f"stage {stage!r}: the event time of its rows, {column!r}, is a "
-            f"{output.field(column).type}, but a timestamp is expected"
-        )
-    return column

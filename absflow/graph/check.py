@@ -233,6 +233,7 @@ def _spec(node: StageNode, inputs: tuple[InputSpec, ...], key_groups: int) -> St
         if given.root:
             check_input(node.name, given.name, given.schema)
     check_output(node.name, node.output)
+    _check_output_time(node)
     if node.process and not node.key:
         raise GraphError(f"stage {node.name!r} has no key; name one or several key columns")
     if len(set(node.key)) != len(node.key):
@@ -274,6 +275,23 @@ def _spec(node: StageNode, inputs: tuple[InputSpec, ...], key_groups: int) -> St
         expiry=node.expiry,
         output_time=node.output_time,
     )
+
+
+def _check_output_time(node: StageNode) -> None:
+    """Refuse a column for the event time of a stage's rows that cannot be one."""
+    column = node.output_time
+    if column is None:
+        return
+    if column not in node.output.names:
+        raise GraphError(
+            f"stage {node.name!r} has no output column {column!r} for the event time of its rows; "
+            f"it has {node.output.names}"
+        )
+    if not pa.types.is_timestamp(node.output.field(column).type):
+        raise GraphError(
+            f"stage {node.name!r}: the event time of its rows, {column!r}, is a "
+            f"{node.output.field(column).type}, but a timestamp is expected"
+        )
 
 
 def _check_expiry(stage: str, expiry: Expiry, inputs: tuple[InputSpec, ...]) -> None:

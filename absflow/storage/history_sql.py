@@ -23,8 +23,10 @@ __all__ = [
     "deleted",
     "difference",
     "lineage_of",
+    "lineages",
     "newest",
     "stage",
+    "states",
     "struct",
     "timers",
 ]
@@ -35,7 +37,7 @@ def newest(
     rows: str,
     last: str,
     at: str | None = None,
-    expired_upto: str | None = None,
+    expired_upto: str | int | None = None,
 ) -> str:
     """The state: for each key (and ``at``) the row with the greatest ``last``, unless a deletion.
 
@@ -44,13 +46,16 @@ def newest(
         rows: what to read FROM; its rows of the state history are called ``h``.
         last: where a row's set stands in the lineage.
         at: the checkpoint, if ``rows`` are those of several.
-        expired_upto: what was touched last up to then has expired; None if nothing has.
+        expired_upto: what was touched last up to then has expired: a column, or microseconds since
+            1970 (UTC); None if nothing has.
     """
     names = (*columns.key, *columns.state)
     inner, outer = (f"{at} AS at_checkpoint, ", "at_checkpoint, ") if at else ("", "")
     partition = ", ".join([*([at] if at else []), each("h", columns.key)])
     alive = ""
     if expired_upto is not None:
+        if isinstance(expired_upto, int):
+            expired_upto = f"timestamp_micros({expired_upto})"
         inner += f"{expired_upto} AS _absflow_expired, "
         alive = f" AND coalesce({quoted(TOUCHED.name)} > _absflow_expired, true)"
     return f"""
@@ -59,6 +64,49 @@ def newest(
                  row_number() OVER (PARTITION BY {partition} ORDER BY {last} DESC) AS _absflow_rank
           FROM {rows})
         WHERE _absflow_rank = 1 AND op = 'upsert'{alive}"""
+
+
+def lineages(columns: StageColumns, facts: str, only: str) -> str:
+    """One row per completed checkpoint with the stage: what to read of it, and what had expired.
+
+    Args:
+        columns: the stage.
+        facts: the table of facts.
+        only: conditions for the checkpoints, each behind an AND.
+    """
+    upto = ", s.expired_upto" if _expires(columns) else ""
+    return f"""
+        SELECT checkpoint_id AS at_checkpoint,
+               {lineage_of("s.lineage", "compacted")} AS lineage{upto}
+        FROM (SELECT checkpoint_id, {stage(columns.stage)} AS s
+              FROM ({completed(facts)}) WHERE true {only})
+        CROSS JOIN (
+          SELECT sort_array(collect_list(set_id), false) AS compacted
+          FROM {facts}
+          WHERE kind = 'COMPACTED' AND stage = {literal(columns.stage)})
+        WHERE s IS NOT NULL"""
+
+
+def states(columns: StageColumns, history: str, lineages: str) -> str:
+    """The state at several checkpoints.
+
+    Args:
+        columns: the stage.
+        history: its state history.
+        lineages: of :func:`lineages`.
+    """
+    upto = ", expired_upto" if _expires(columns) else ""
+    rows = f"""
+        (SELECT at_checkpoint, position, named_set{upto}
+         FROM ({lineages})
+         LATERAL VIEW posexplode(lineage) AS position, named_set) AS l
+        JOIN {history} AS h ON h.set_id = l.named_set"""
+    expired = "l.expired_upto" if upto else None
+    return newest(columns, rows, "l.position", "l.at_checkpoint", expired)
+
+
+def _expires(columns: StageColumns) -> bool:
+    return TOUCHED.name in columns.state
 
 
 def as_now(columns: StageColumns, schema: StructType, then: StructType) -> str:

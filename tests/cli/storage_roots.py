@@ -369,6 +369,7 @@ def _report(c: Checkpoint, number: int, stage: Stage, changed: int, lineage: Ite
         "watermark": None,
         "late_rows": 0,
         "event_time": None,
+        "expired_upto": None,
     }
     if stage.name == "aircraft":
         unread = {"input": "legs", "commits": 31, "rows": 4_500, "bytes": 270_000, "age_ms": 9_300}

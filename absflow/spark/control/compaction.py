@@ -54,7 +54,7 @@ def write_compacted_set(
     if begin_of(fact.set_id) == 0:  # with older sets below, a deletion still has something to hide
         rows = rows.where(F.col("op") == "upsert")
     if expired_upto is not None:
-        touched = F.unix_micros(F.col(TOUCHED.name))
+        touched = F.unix_micros(F.col(sql.quoted(TOUCHED.name)))
         rows = rows.where(F.coalesce(touched > expired_upto, F.lit(True)))
     ids = {"set_id": fact.set_id, "checkpoint_id": end_of(fact.set_id)}
     own = {name: F.lit(number).cast("long") for name, number in ids.items()}
