@@ -10,7 +10,7 @@ import pytest
 
 from absflow.columnar.process import Call, call
 from absflow.columnar.state import DELETED, KeyedState
-from absflow.errors import ProcessError
+from absflow.errors import ProcessError, ResultError
 from absflow.spark.worker.per_key import per_key
 
 INPUT = pa.schema([("k", pa.string()), ("v", pa.int64()), ("flag", pa.bool_())])
@@ -243,11 +243,13 @@ def test_types_of_key_and_state():
 
 
 WRONG = {
-    "it returned DataFrame, but an iterable of pandas DataFrames": pd.DataFrame(),
-    "it returned NoneType, but an iterable of pandas DataFrames": None,
-    "it emitted int, but a DataFrame is expected": [1],
-    r"it emitted columns \['k'\], but \['k', 'total'\] are declared": [pd.DataFrame({"k": ["a"]})],
-    r"it emitted columns \['k', 'Total'\], but \['k', 'total'\]": [
+    "function returned DataFrame, but an iterable of pandas DataFrames": pd.DataFrame(),
+    "function returned NoneType, but an iterable of pandas DataFrames": None,
+    "function emitted int, but a DataFrame is expected": [1],
+    r"function emitted columns \['k'\], but \['k', 'total'\] are declared": [
+        pd.DataFrame({"k": ["a"]})
+    ],
+    r"function emitted columns \['k', 'Total'\], but \['k', 'total'\]": [
         pd.DataFrame({"k": ["a"], "Total": [1]})
     ],
 }
@@ -255,9 +257,31 @@ WRONG = {
 
 @pytest.mark.parametrize("said", WRONG)
 def test_wrong_answers_are_told(said):
-    """With what came and what was expected."""
-    with pytest.raises(ProcessError, match=said):
+    """With what came and what was expected; and as what no restart mends."""
+    with pytest.raises(ResultError, match=said):
         run(lambda *_: WRONG[said])
+
+
+def test_output_of_another_type_is_no_result():
+    """Spark's conversion refuses it, and a restart would get the same."""
+
+    def texts(key, _frames, _state):
+        yield pd.DataFrame({"k": [key[0]], "total": ["many"]})
+
+    with pytest.raises(ResultError, match="returned a value that does not fit: "):
+        run(texts)
+
+
+def test_what_the_function_itself_raises_is_no_wrong_result():
+    """Also a TypeError, and one between two frames: a restart may help against that."""
+
+    def fails(key, _frames, _state):
+        yield pd.DataFrame({"k": [key[0]], "total": [1]})
+        raise TypeError("mine")
+
+    with pytest.raises(ProcessError, match="raised TypeError: mine") as caught:
+        run(fails)
+    assert not isinstance(caught.value, ResultError)
 
 
 @pytest.mark.parametrize("value", [1.5, np.float32(0.5), Decimal("0.5")])
@@ -268,7 +292,7 @@ def test_a_fraction_is_no_integer_of_state(value):
         state.update((value, "x"))
         return []
 
-    with pytest.raises(ProcessError, match=r"state has .* in column 'n', but an integer is"):
+    with pytest.raises(ResultError, match=r"state has .* in column 'n', but an integer is"):
         run(fraction)
 
 
@@ -308,5 +332,5 @@ def test_state_must_have_its_columns():
         state.update((1,))
         return []
 
-    with pytest.raises(ProcessError, match="LENGTH"):
+    with pytest.raises(ResultError, match="LENGTH"):
         run(short)

@@ -18,6 +18,7 @@ Spark's own conversions, so that the function meets the very values that it is u
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import update_wrapper
 from typing import Any, TypeAlias, cast
 
@@ -39,6 +40,7 @@ from absflow.columnar.forms import state_rows, takes_context
 from absflow.columnar.pieces import replaced
 from absflow.columnar.process import Context, Process, Result, check_whole
 from absflow.columnar.timers import TIMEOUT_FIELDS
+from absflow.errors import ResultError
 from absflow.spark.worker.group_state import GroupStateOfKey, timeout_timers
 
 __all__ = ["KeyFunction", "per_key", "per_key_timeout"]
@@ -249,23 +251,39 @@ def _frames(rows: pa.Table, ends: list[int], time_zone: str) -> Iterator[pd.Data
         start = end
 
 
+@contextmanager
+def _fitting() -> Iterator[None]:
+    """What Spark's conversions say of the user's values becomes a ResultError.
+
+    They raise errors of PySpark, which derive from these, and check some types by assertions.
+    """
+    try:
+        yield
+    except (pa.ArrowException, TypeError, ValueError, ArithmeticError, AssertionError) as error:
+        raise ResultError(f"returned a value that does not fit: {error}") from error
+
+
 def _checked(made: object, output: pa.Schema) -> Iterator[pd.DataFrame]:
-    """What the function returned, each frame of it, but for empty ones."""
+    """What the function returned, each frame of it, but for empty ones.
+
+    Raises:
+        ResultError: it is no iterable of frames, or a frame has other columns.
+    """
     if isinstance(made, pd.DataFrame) or not isinstance(made, Iterable):
-        raise TypeError(
-            f"it returned {type(made).__name__}, but an iterable of pandas DataFrames is expected; "
+        raise ResultError(
+            f"returned {type(made).__name__}, but an iterable of pandas DataFrames is expected; "
             "yield the frame"
         )
     for frame in made:
         if not isinstance(frame, pd.DataFrame):
-            raise TypeError(f"it emitted {type(frame).__name__}, but a DataFrame is expected")
+            raise ResultError(f"emitted {type(frame).__name__}, but a DataFrame is expected")
         if frame.empty:
             continue
         names = frame.columns.tolist()
         if names != output.names:
             named = any(isinstance(name, str) for name in names)
             if len(names) != len(output) or (named and set(names) != set(output.names)):
-                raise TypeError(f"it emitted columns {names}, but {output.names} are declared")
+                raise ResultError(f"emitted columns {names}, but {output.names} are declared")
             if not named:  # they go by place, also when those of another key have names
                 yield frame.set_axis(output.names, axis=1)
                 continue
@@ -278,9 +296,10 @@ def _updated(state: pa.Table, states: list[GroupStateOfKey], schema: StructType)
     if not changed:
         return None
     new = [states[at].value for at in changed]
-    values = LocalDataToArrowConversion.convert(new, schema, False)
-    for field, column in zip(values.schema, zip(*new, strict=True), strict=True):
-        check_whole("state", field, column)
+    with _fitting():
+        values = LocalDataToArrowConversion.convert(new, schema, False)
+        for field, column in zip(values.schema, zip(*new, strict=True), strict=True):
+            check_whole("state", field, column)
     return state_rows(state, changed, values)
 
 
@@ -290,14 +309,15 @@ def _output(frames: list[pd.DataFrame], schema: pa.Schema, time_zone: str) -> pa
         return None
 
     def converted(frame: pd.DataFrame) -> pa.Table:
-        batch = PandasToArrowConversion.convert(
-            frame,
-            from_arrow_schema(schema),
-            timezone=time_zone,
-            arrow_cast=True,
-            assign_cols_by_name=True,
-        )
-        return pa.Table.from_batches([batch]).cast(schema)
+        with _fitting():
+            batch = PandasToArrowConversion.convert(
+                frame,
+                from_arrow_schema(schema),
+                timezone=time_zone,
+                arrow_cast=True,
+                assign_cols_by_name=True,
+            )
+            return pa.Table.from_batches([batch]).cast(schema)
 
     merged = pd.concat(frames, ignore_index=True)
     if any(pd.api.types.is_float_dtype(type_) for type_ in merged.dtypes):
