@@ -66,7 +66,7 @@ def test_an_edge_is_direct_where_nothing_fans_out_or_in(
 def test_edges_that_become_channels_are_another_graph() -> None:
     """A channel that begins in the middle of an attempt would have no rows before."""
     stages = [stage("x", "a"), stage("y", "x")]
-    with pytest.raises(GraphError, match=r"stage 'x' writes a channel now.*restore\.from=latest"):
+    with pytest.raises(GraphError, match=r"(?s)it writes a channel now.*restore\.from=latest"):
         check_unchanged(checked(*stages), describe(checked(*stages, edges="auto")))
 
 
@@ -143,6 +143,49 @@ def test_going_on_with_another_graph_is_refused_and_every_difference_named() -> 
     wide = pa.schema([("n", pa.int32())])
     with pytest.raises(GraphError) as refused:
         check_unchanged(checked(stage("x", "a", state=wide), stage("z", "x")), before)
-    for words in ("stage 'y' is gone", "stage 'z' is new", "state of stage 'x' was"):
+    for words in ("stage 'y' is gone", "stage 'z' is new", "stage 'x': state column 'n' was"):
         assert words in str(refused.value)
     check_unchanged(checked(stage("x", "a"), stage("y", "x")), before)
+
+
+def test_of_changed_columns_each_is_named_in_a_line() -> None:
+    """What is as it was is not: a state may have a hundred columns."""
+    same = [(f"same{n}", pa.int64()) for n in range(100)]
+    was = pa.schema([*same, ("gone", pa.string()), ("count", pa.int32())])
+    now = pa.schema([*same, ("count", pa.int64()), ("added", pa.float64())])
+    other = pa.schema(list(was)[::-1])
+    before = describe(checked(stage("x", "a", state=was), stage("y", "a", state=was)))
+    with pytest.raises(GraphError) as refused:
+        check_unchanged(checked(stage("x", "a", state=now), stage("y", "a", state=other)), before)
+    assert str(refused.value).splitlines()[1:-1] == [
+        "  stage 'x': state column 'count' was int32, is int64",
+        "  stage 'x': state column 'added' (double) is added",
+        "  stage 'x': state column 'gone' is dropped",
+        "  stage 'y': its state columns stand in another order",
+    ]
+
+
+def test_of_changed_inputs_each_is_named_in_a_line() -> None:
+    """An input that came or went, its columns, and what it is."""
+    wide = pa.schema([*ROWS, ("more", pa.int64())])
+    before = describe(checked(stage("x", "a"), stage("y", "x", "b"), stage("z", "y"), sources="ab"))
+    now = checked(stage("x", "a", output=wide), stage("y", "b", "x"), stage("z", "x"), sources="ab")
+    with pytest.raises(GraphError) as refused:
+        check_unchanged(now, before)
+    lines = str(refused.value).splitlines()[1:-1]
+    assert [line for line in lines if "input" in line] == [
+        "  stage 'y': its inputs stand in another order",
+        "  stage 'y': input 'x': column 'more' (int64) is added",
+        "  stage 'z': input 'x' is added",
+        "  stage 'z': input 'y' is dropped",
+    ]
+
+
+def test_an_input_that_is_another_kind_of_source_is_named() -> None:
+    """Its positions would mean nothing to the other."""
+    made = [
+        check("job", [SourceNode("a", ROWS, format=format_)], [stage("x", "a")], [], 4, "channel")
+        for format_ in ("parquet", "delta")
+    ]
+    with pytest.raises(GraphError, match="input 'a' was a source of parquet, is a source of delta"):
+        check_unchanged(made[1], describe(made[0]))

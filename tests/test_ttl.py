@@ -90,8 +90,10 @@ def test_an_attempt_does_not_go_on_with_another_ttl() -> None:
     before = describe(graph(stage("a", "rows", expiry=EVENT)))
     check_unchanged(graph(stage("a", "rows", expiry=EVENT)), before)
     longer = graph(stage("a", "rows", expiry=Expiry(2_000, Domain.EVENT)))
-    with pytest.raises(GraphError, match="ttl of stage 'a' was 1 ms of event time since the last"):
+    with pytest.raises(GraphError, match="expired after 1 ms of event time since the last"):
         check_unchanged(longer, before)
+    with pytest.raises(GraphError, match=r"since the last write, now after never"):
+        check_unchanged(graph(stage("a", "rows")), before)
 
 
 def test_a_restore_leaves_out_what_had_expired() -> None:

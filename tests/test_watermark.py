@@ -121,8 +121,10 @@ def test_an_attempt_does_not_go_on_with_other_event_time() -> None:
     timed = describe(graph(stage("a", "rows")))
     without = check("job", [SourceNode("rows", ROWS)], [stage("a", "rows")], [], 4, "channel")
     assert "event-time" not in describe(without)["a"]
-    with pytest.raises(GraphError, match=r"event-time of stage 'a' was None, is \['rows'\]"):
+    with pytest.raises(GraphError, match=r"inputs with event time were none, are \['rows'\]"):
         check_unchanged(graph(stage("a", "rows")), describe(without))
+    with pytest.raises(GraphError, match=r"inputs with event time were \['rows'\], are none"):
+        check_unchanged(without, timed)
     check_unchanged(graph(stage("a", "rows")), timed)
 
 

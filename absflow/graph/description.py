@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -11,8 +13,11 @@ from absflow.columnar.expiry import Expiry
 from absflow.errors import GraphError
 from absflow.graph.nodes import Graph
 from absflow.protocol.coordinator.messages import RootInput, Topology
+from absflow.protocol.recovery.matching import columns_changed
 
 __all__ = ["_text", "check_unchanged", "describe", "fingerprint", "topology"]
+
+_COLUMNS = {"key": "key column", "state": "state column", "output": "output column"}
 
 
 def topology(graph: Graph) -> Topology:
@@ -63,21 +68,12 @@ def check_unchanged(graph: Graph, before: dict[str, dict[str, object]]) -> None:
     differences = [f"stage {name!r} is gone" for name in sorted(before.keys() - now.keys())]
     differences += [f"stage {name!r} is new" for name in sorted(now.keys() - before.keys())]
     for name in sorted(now.keys() & before.keys()):
-        for part, value in now[name].items():
-            if value == before[name].get(part):
-                continue
-            if part == "channel":
-                how = "writes a channel now" if value else "writes no channel any more"
-                differences.append(f"stage {name!r} {how} (by the graph or spark.absflow.edges)")
-            else:
-                differences.append(
-                    f"{part} of stage {name!r} was {before[name].get(part)}, is {value}"
-                )
+        differences += [f"stage {name!r}: {what}" for what in _changed(before[name], now[name])]
     if differences:
         raise GraphError(
-            "the job's graph is not the one whose state lies under this storage root: "
-            + "; ".join(differences)
-            + ". Restore from a checkpoint (spark.absflow.restore.from=latest), or go back to the "
+            "the job's graph is not the one whose state lies under this storage root:\n  "
+            + "\n  ".join(differences)
+            + "\nRestore from a checkpoint (spark.absflow.restore.from=latest), or go back to the "
             "old graph"
         )
 
@@ -85,6 +81,49 @@ def check_unchanged(graph: Graph, before: dict[str, dict[str, object]]) -> None:
 def _expiry_text(expiry: Expiry) -> str:
     refresh = "read" if expiry.on_read else "write"
     return f"{expiry.after // 1_000} ms of {expiry.domain.value} time since the last {refresh}"
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """How a stage differs, in words: each column by itself."""
+    for part, value in {"event-time": None, "ttl": None, **now}.items():
+        was = before.get(part)
+        if value == was:
+            continue
+        if part in _COLUMNS:
+            changed = list(columns_changed(_COLUMNS[part], was or (), value))
+            yield from changed or [f"its {_COLUMNS[part]}s stand in another order"]
+        elif part == "inputs":
+            yield from _inputs_changed(was or (), value)
+        elif part == "event-time":
+            yield f"its inputs with event time were {was or 'none'}, are {value or 'none'}"
+        elif part == "ttl":
+            yield f"its state expired after {was or 'never'}, now after {value or 'never'}"
+        elif part == "channel":
+            how = "writes a channel now" if value else "writes no channel any more"
+            yield f"it {how} (by the graph or spark.absflow.edges)"
+        else:
+            yield f"its {part} was {was}, is {value}"
+
+
+def _inputs_changed(before: Sequence[Sequence[Any]], now: Sequence[Sequence[Any]]) -> Iterator[str]:
+    old, new = ({name: rest for name, *rest in inputs} for inputs in (before, now))
+    yield from (f"input {name!r} is added" for name in new if name not in old)
+    yield from (f"input {name!r} is dropped" for name in old if name not in new)
+    both = [name for name in new if name in old]
+    if len(both) == len(old) == len(new) and list(old) != list(new):
+        yield "its inputs stand in another order"
+    for name in both:
+        (columns, *kind), (columns_now, *kind_now) = old[name], new[name]
+        if columns != columns_now:
+            changed = list(columns_changed("column", columns, columns_now))
+            for what in changed or ["its columns stand in another order"]:
+                yield f"input {name!r}: {what}"
+        if kind != kind_now:
+            yield f"input {name!r} was {_kind(*kind)}, is {_kind(*kind_now)}"
+
+
+def _kind(root: bool, format_: str) -> str:
+    return f"a source of {format_}" if root else "the output of a stage"
 
 
 def _text(schema: pa.Schema) -> list[list[str]]:

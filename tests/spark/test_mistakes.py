@@ -81,7 +81,7 @@ def test_a_root_of_another_job_is_refused(spark: SparkSession, tmp_path: Path) -
     rows = job.source("b", frame.parquet(str(tmp_path / "a")), bounded=True)
     job.stage("sums", rows, key="k", state=STATE, output=OUTPUT, process=to_group)
     with settings(spark, conf(tmp_path)):
-        words = "stage 'left' is gone; stage 'tally' is gone; stage 'sums' is new"
+        words = "  stage 'left' is gone\n  stage 'tally' is gone\n  stage 'sums' is new\n"
         with pytest.raises(absflow.GraphError, match=words):
             job.start()
     assert durable_files(tmp_path / "job") == before

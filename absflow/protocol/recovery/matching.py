@@ -13,7 +13,7 @@ from typing import Any
 from absflow.protocol.checkpoints import ChannelState, Manifest, SetDigest, StageManifest
 from absflow.protocol.event_time import EventTime
 
-__all__ = ["Declared", "Fit", "StageFit", "fit", "table_of", "widens"]
+__all__ = ["Declared", "Fit", "StageFit", "columns_changed", "fit", "table_of", "widens"]
 
 # What is lost by neither a cast nor a hash; the order within a row is from narrow to wide.
 _WIDER = (
@@ -242,17 +242,8 @@ class _Fitting:
 
     def _output(self, title: str, old: Described, new: Described) -> None:
         """Say how output columns differ; what that means for sinks is asked elsewhere."""
-        was, now = dict(map(tuple, old["output"])), dict(map(tuple, new["output"]))
-        for column, type_ in now.items():
-            if column not in was:
-                self.differences.append(f"{title}: output column {column!r} ({type_}) is added")
-            elif was[column] != type_:
-                self.differences.append(
-                    f"{title}: output column {column!r} was {was[column]}, is {type_}"
-                )
-        for column in was:
-            if column not in now:
-                self.differences.append(f"{title}: output column {column!r} is dropped")
+        changed = columns_changed("output column", old["output"], new["output"])
+        self.differences.extend(f"{title}: {difference}" for difference in changed)
 
     def _expiry(self, title: str, old: Described, new: Described) -> None:
         """Say how the expiry of state differs; it counts from the restore on."""
@@ -306,6 +297,25 @@ class _Fitting:
 
 def _columns(described: Sequence[Sequence[str]]) -> str:
     return ", ".join(f"{name} {type_}" for name, type_ in described) or "none"
+
+
+def columns_changed(
+    what: str, old: Sequence[Sequence[str]], new: Sequence[Sequence[str]]
+) -> Iterator[str]:
+    """How columns differ, one by one, in words; of their order nothing is said.
+
+    Args:
+        what: what a column of them is called.
+        old: names and types then.
+        new: names and types now.
+    """
+    was, now = ({column: type_ for column, type_ in columns} for columns in (old, new))
+    for column, type_ in now.items():
+        if column not in was:
+            yield f"{what} {column!r} ({type_}) is added"
+        elif was[column] != type_:
+            yield f"{what} {column!r} was {was[column]}, is {type_}"
+    yield from (f"{what} {column!r} is dropped" for column in was if column not in now)
 
 
 def widens(old: str, new: str) -> bool:
