@@ -196,7 +196,8 @@ class Job:
             sink: the destination.
             mode: "immediate": rows are there with the micro-batch that made them, and a restore
                 takes back what came after the checkpoint. "on-checkpoint": rows are there with the
-                checkpoint that holds them, in one write, and for good.
+                checkpoint that holds them, in one write, and only a restore to an older one takes
+                them back.
 
         Raises:
             GraphError: there is no such mode.
