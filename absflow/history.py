@@ -9,7 +9,7 @@ pyspark is imported by whoever has a session; here it is not, so that ``import a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,21 +25,19 @@ from absflow.facts.stages import (
     stages_of,
     whose_completed,
 )
-from absflow.protocol.checkpoints import TERMINAL, FailureReason, StageColumns, StageManifest
+from absflow.protocol.checkpoints import StageColumns, StageManifest
 from absflow.protocol.known import Completion
 from absflow.protocol.lineage import lineage_of
 from absflow.protocol.recovery.branch import Branch, branch_of
 from absflow.storage import history_sql
 from absflow.storage.layout import Layout
-from absflow.storage.sql import literal, quoted, table
+from absflow.storage.sql import each, literal, quoted, table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 __all__ = ["History", "history"]
-
-_ENDS = str(tuple(sorted(TERMINAL)))
 
 
 def history(spark: SparkSession, root: str) -> History:
@@ -85,9 +83,8 @@ class History:
     checkpoints a restore has abandoned, are those of the attempts that had been started when the
     history was made.
 
-    A stage whose columns have changed has begun a new table. :meth:`state` and the view
-    ``<stage>_state`` read every table, :meth:`changes` and its view the one that the stage writes
-    now: they cover the checkpoints whose state lies in it.
+    A stage whose columns have changed has begun a new table. :meth:`state` shows the columns of
+    then; :meth:`changes` and the views read every table, and show those of now.
     """
 
     def __init__(
@@ -175,7 +172,8 @@ class History:
         what was deleted. At the first of them every key is new.
 
         ``op`` is 'upsert', with the new state, or 'delete', at ``checkpoint_id``; a key that is
-        the same at two checkpoints has no row for the second.
+        the same at two checkpoints has no row for the second. Of checkpoints from before the
+        stage's columns changed it shows what the view ``<stage>_state`` does, and compares that.
 
         Args:
             stage: its name.
@@ -224,9 +222,9 @@ class History:
 
             SELECT * FROM aircraft_state WHERE at_checkpoint = 12
 
-        ``<stage>_state`` has the columns of now. Of a checkpoint from before they changed a column
+        Both have the columns of now. Of a checkpoint from before they changed a column
         is null if there was none of its name, or one of a type whose values its own cannot hold;
-        checkpoints at which the key columns were others are not in it.
+        checkpoints at which the key columns were others are in neither.
 
         Args:
             prefix: stands before each name.
@@ -263,24 +261,38 @@ class History:
 
     def _all_states_sql(self, columns: StageColumns) -> str:
         """State at every completed checkpoint, from all tables that have the same key."""
-        schema, parts = self._schema(columns), [self._states_sql(columns)]
+        parts = [self._states_sql(columns)]
+        for then, names in self._before(columns, self._schema(columns)):
+            parts.append(f"SELECT h.at_checkpoint, {names} FROM ({self._states_sql(then)}) AS h")
+        return " UNION ALL ".join(parts)
+
+    def _before(
+        self, columns: StageColumns, schema: StructType
+    ) -> Iterator[tuple[StageColumns, str]]:
+        """The stage in its other tables with the same key; what to SELECT there of state ``h``."""
         for then in self._all.before(columns):
             if then.key == columns.key and self._exists(then):
                 names = history_sql.as_now(columns, schema, self._schema(then))
-                parts += [f"SELECT {names} FROM ({self._states_sql(then)})"] if names else []
-        return " UNION ALL ".join(parts)
+                if names:
+                    yield then, names
 
     def _states_sql(self, columns: StageColumns) -> str:
         """State at every completed checkpoint whose state is in this table."""
-        return history_sql.states(columns, self._history(columns), self._lineages_sql(columns))
+        lineages = self._lineages_sql(columns, [columns.table])
+        return history_sql.states(columns, self._history(columns), lineages)
 
     def _changes_sql(self, columns: StageColumns) -> str:
-        """The changes of every key over the completed checkpoints of the branch."""
+        """The changes of every key over the completed checkpoints of the branch, as above."""
         parts = [f"derived_from IS NULL AND {part}" for part in self._branch_parts()]
         parts += [f"checkpoint_id = {n}" for n in self._branch.written]
         on_line = " OR ".join(f"({part})" for part in parts) or "false"
-        lineages = self._lineages_sql(columns, f"AND ({on_line})")
-        return history_sql.changes(columns, self._schema(columns), self._history(columns), lineages)
+        schema, tables = self._schema(columns), [columns.table]
+        histories = {self._history(columns): each("h", (*columns.key, *columns.state))}
+        for then, names in self._before(columns, schema):
+            histories[self._history(then)] = names
+            tables.append(then.table)
+        lineages = self._lineages_sql(columns, tables, f"AND ({on_line})")
+        return history_sql.changes(columns, schema, histories, lineages)
 
     def _branch_parts(self) -> list[str]:
         return [
@@ -301,35 +313,9 @@ class History:
     # -- the job's own tables -----------------------------------------------------------------
 
     def _checkpoints_sql(self) -> str:
-        cases = " ".join(
-            f"WHEN {literal(r.code)} THEN {literal(r.sentence)}" for r in FailureReason
+        return history_sql.checkpoints(
+            self._facts, self._barriers, self._abandoned_sql(), self._lost()
         )
-        facts = f"(SELECT * FROM {self._facts} WHERE kind IN {_ENDS})"
-        abandoned = self._abandoned_sql()
-        lost = f"b.checkpoint_id IN ({', '.join(map(str, self._lost())) or 'NULL'})"
-        restart = literal(FailureReason.DRIVER_RESTART.code)
-        # Barriers first: what completes between the two readings is completed, and not pending.
-        return f"""
-            SELECT checkpoint_id, type, status, abandoned, reason,
-                   CASE reason {cases} END AS sentence, cause, attempt, base_id, triggered_at,
-                   ended_at, duration_ms, stages, fingerprint, versions
-            FROM (
-              SELECT b.checkpoint_id, b.kind AS type, IF({lost}, 'ABORTED', 'PENDING') AS status,
-                     {abandoned} AS abandoned, IF({lost}, {restart}, NULL) AS reason, NULL AS cause,
-                     b.attempt, b.base_id, b.triggered_at, NULL AS ended_at, NULL AS duration_ms,
-                     NULL AS stages, NULL AS fingerprint, NULL AS versions
-              FROM {self._barriers} AS b
-              LEFT ANTI JOIN {facts} AS f ON f.checkpoint_id = b.checkpoint_id
-              WHERE b.kind <> 'END'
-              UNION ALL
-              SELECT f.checkpoint_id, coalesce(type, 'CHECKPOINT'), IF(gone, 'DELETED', kind),
-                     derived_from IS NULL AND {abandoned}, reason, cause, attempt, base_id,
-                     triggered_at, ended_at, duration_ms, IF(gone, NULL, stages), fingerprint,
-                     versions
-              FROM (SELECT f.*, d.checkpoint_id IS NOT NULL AS gone
-                    FROM {facts} AS f
-                    LEFT JOIN ({history_sql.deleted(self._facts)}) AS d
-                    ON d.checkpoint_id = f.checkpoint_id) AS f)"""
 
     def _abandoned_sql(self) -> str:
         """Whether an attempt's checkpoint lies beside the branch; a later attempt is on it."""
@@ -357,9 +343,9 @@ class History:
                    s.* EXCEPT (checkpoint_id)
             FROM ({history_sql.completed(self._facts)}) LATERAL VIEW explode(stages) AS s"""
 
-    def _lineages_sql(self, columns: StageColumns, only: str = "") -> str:
-        """One row per completed checkpoint with the stage in this table: what to read."""
-        for attempt, incarnation in self._all.elsewhere(columns):
+    def _lineages_sql(self, columns: StageColumns, tables: Collection[str], only: str = "") -> str:
+        """One row per completed checkpoint with the stage in these tables: what to read."""
+        for attempt, incarnation in self._all.elsewhere(columns, tables):
             theirs = f"derived_from IS NULL AND attempt = {attempt}"
             if incarnation:
                 theirs = f"derived_from IS NOT NULL AND incarnation = {incarnation}"

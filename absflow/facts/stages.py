@@ -55,9 +55,9 @@ class Stages:
         found = (stages.get(columns.stage, columns) for stages in self.by_attempt.values())
         return list({each.table: each for each in found if each.table != columns.table}.values())
 
-    def elsewhere(self, columns: StageColumns) -> list[Whose]:
-        """Those whose state of the stage lies in another table."""
-        return [n for n in self.by_attempt if self.at(columns, n).table != columns.table]
+    def elsewhere(self, columns: StageColumns, tables: Collection[str]) -> list[Whose]:
+        """Those whose state of the stage lies in none of these tables."""
+        return [n for n in self.by_attempt if self.at(columns, n).table not in tables]
 
 
 def whose_completed(completion: Completion) -> Whose:

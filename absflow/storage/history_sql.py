@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from absflow.columnar.expiry import TOUCHED
-from absflow.protocol.checkpoints import StageColumns
+from absflow.protocol.checkpoints import TERMINAL, FailureReason, StageColumns
 from absflow.protocol.lineage import SPAN
 from absflow.protocol.recovery.matching import widens
 from absflow.storage.sql import each, literal, quoted
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "as_now",
     "changes",
+    "checkpoints",
     "comparable",
     "comparable_state",
     "completed",
@@ -110,7 +111,7 @@ def _expires(columns: StageColumns) -> bool:
 
 
 def as_now(columns: StageColumns, schema: StructType, then: StructType) -> str:
-    """What to SELECT of state in another table, so that it has the columns of now.
+    """What to SELECT of state ``h`` in another table, so that it has the columns of now.
 
     Args:
         columns: the stage, as it is now.
@@ -125,14 +126,15 @@ def as_now(columns: StageColumns, schema: StructType, then: StructType) -> str:
         return ""
     state = []
     for name in columns.state:
+        there = f"h.{quoted(name)}"
         was = then[name].dataType if name in then.fieldNames() else None
         if was == (due := schema[name].dataType):
-            state.append(quoted(name))
+            state.append(there)
         elif was is not None and _holds(due, was):
-            state.append(f"CAST({quoted(name)} AS {due.simpleString()}) AS {quoted(name)}")
+            state.append(f"CAST({there} AS {due.simpleString()}) AS {quoted(name)}")
         else:
             state.append(f"NULL AS {quoted(name)}")
-    return ", ".join(["at_checkpoint", *map(quoted, columns.key), *state])
+    return ", ".join([each("h", columns.key), *state])
 
 
 def _holds(due: DataType, was: DataType) -> bool:
@@ -172,7 +174,9 @@ def lineage_of(lineage: str, compacted: str) -> str:
         walk -> walk.read)"""
 
 
-def changes(columns: StageColumns, schema: StructType, history: str, lineages: str) -> str:
+def changes(
+    columns: StageColumns, schema: StructType, histories: Mapping[str, str], lineages: str
+) -> str:
     """The changes of every key from checkpoint to checkpoint.
 
     What a checkpoint brought in are the sets of its lineage that the one before does not begin
@@ -183,7 +187,8 @@ def changes(columns: StageColumns, schema: StructType, history: str, lineages: s
     Args:
         columns: the stage.
         schema: of its state history.
-        history: the state history.
+        histories: what to SELECT of each of its state histories, by the table: key columns, then
+            state columns, as they are now. No two have a set of one id.
         lineages: a SELECT of (``at_checkpoint``, ``lineage``), one row per checkpoint; each
             follows the one with the next lower id.
     """
@@ -193,8 +198,7 @@ def changes(columns: StageColumns, schema: StructType, history: str, lineages: s
     by_key = f"OVER (PARTITION BY {keys} ORDER BY checkpoint_id)"
     same = [f"lag(op, 1, 'delete') {by_key} = op"]
     same += [f"lag({x}) {by_key} <=> {x}" for x in comparable_state(columns, schema)]
-    whole = each("h", (*columns.key, *columns.state))
-    newest = f"PARTITION BY s.checkpoint_id, {each('h', columns.key)} ORDER BY s.position DESC"
+    newest = f"PARTITION BY _absflow_at, {keys} ORDER BY _absflow_position DESC"
     return f"""
         WITH steps AS (
           SELECT checkpoint_id, full, IF(full, lineage, slice(lineage, size(before) + 1,
@@ -204,11 +208,9 @@ def changes(columns: StageColumns, schema: StructType, history: str, lineages: s
                              lag(lineage) OVER (ORDER BY at_checkpoint) AS before
                       FROM ({lineages})))),
         found AS (
-          SELECT * EXCEPT (_absflow_rank)
-          FROM (SELECT s.checkpoint_id, h.op, {whole}, row_number() OVER ({newest}) AS _absflow_rank
-                FROM (SELECT checkpoint_id, position, named
-                      FROM steps LATERAL VIEW posexplode(brought) AS position, named) AS s
-                JOIN {history} AS h ON h.set_id = s.named)
+          SELECT _absflow_at AS checkpoint_id, op, {names}
+          FROM (SELECT *, row_number() OVER ({newest}) AS _absflow_rank
+                FROM ({_brought(histories)}))
           WHERE _absflow_rank = 1),
         followed AS (SELECT *, lead(checkpoint_id) {by_key} AS _absflow_next FROM found),
         ended AS (
@@ -228,6 +230,56 @@ def changes(columns: StageColumns, schema: StructType, history: str, lineages: s
         SELECT checkpoint_id, op, {names}
         FROM (SELECT *, {" AND ".join(same)} AS _absflow_same FROM compared)
         WHERE NOT _absflow_same"""
+
+
+def _brought(histories: Mapping[str, str]) -> str:
+    """The rows of the sets that each of ``steps`` has brought in, from all tables.
+
+    One join for each table: through a union of tables Spark would not leave partitions out.
+    """
+    return " UNION ALL ".join(
+        f"""SELECT s.checkpoint_id AS _absflow_at, s.position AS _absflow_position, h.op, {whole}
+            FROM (SELECT checkpoint_id, position, named
+                  FROM steps LATERAL VIEW posexplode(brought) AS position, named) AS s
+            JOIN {history} AS h ON h.set_id = s.named"""
+        for history, whole in histories.items()
+    )
+
+
+def checkpoints(facts: str, barriers: str, abandoned: str, lost: Collection[int]) -> str:
+    """One row per triggered checkpoint.
+
+    Args:
+        facts: the table ``checkpoints``.
+        barriers: the table ``barriers``.
+        abandoned: whether a restore has left a checkpoint behind, over its attempt and id.
+        lost: the ids that a driver which is no more has left pending.
+    """
+    cases = " ".join(f"WHEN {literal(r.code)} THEN {literal(r.sentence)}" for r in FailureReason)
+    ended = f"(SELECT * FROM {facts} WHERE kind IN {tuple(sorted(TERMINAL))})"
+    is_lost = f"b.checkpoint_id IN ({', '.join(map(str, lost)) or 'NULL'})"
+    restart = literal(FailureReason.DRIVER_RESTART.code)
+    # Barriers first: what completes between the two readings is completed, and not pending.
+    return f"""
+        SELECT checkpoint_id, type, status, abandoned, reason,
+               CASE reason {cases} END AS sentence, cause, attempt, base_id, triggered_at,
+               ended_at, duration_ms, stages, fingerprint, versions
+        FROM (
+          SELECT b.checkpoint_id, b.kind AS type, IF({is_lost}, 'ABORTED', 'PENDING') AS status,
+                 {abandoned} AS abandoned, IF({is_lost}, {restart}, NULL) AS reason, NULL AS cause,
+                 b.attempt, b.base_id, b.triggered_at, NULL AS ended_at, NULL AS duration_ms,
+                 NULL AS stages, NULL AS fingerprint, NULL AS versions
+          FROM {barriers} AS b
+          LEFT ANTI JOIN {ended} AS f ON f.checkpoint_id = b.checkpoint_id
+          WHERE b.kind <> 'END'
+          UNION ALL
+          SELECT f.checkpoint_id, coalesce(type, 'CHECKPOINT'), IF(gone, 'DELETED', kind),
+                 derived_from IS NULL AND {abandoned}, reason, cause, attempt, base_id,
+                 triggered_at, ended_at, duration_ms, IF(gone, NULL, stages), fingerprint,
+                 versions
+          FROM (SELECT f.*, d.checkpoint_id IS NOT NULL AS gone
+                FROM {ended} AS f
+                LEFT JOIN ({deleted(facts)}) AS d ON d.checkpoint_id = f.checkpoint_id) AS f)"""
 
 
 def deleted(facts: str) -> str:

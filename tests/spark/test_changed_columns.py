@@ -55,8 +55,38 @@ def test_the_view_of_the_state_has_the_checkpoints_before_its_columns_changed(sp
         {"at_checkpoint": n, "tailnum": "N1", "legs": legs, "delay": delay, "note": note}
         for n, legs, delay, note in [(1, 1, None, None), (2, 2, None, None), (4, 4, 0.5, "four")]
     )
-    changes = spark.table("changed_aircraft_changes").collect()
-    assert sorted(row.checkpoint_id for row in changes) == [3, 4]
+
+
+def test_the_changes_begin_before_the_columns_changed(spark, changed):
+    """From the first checkpoint on, each of them relative to the one before, in columns of now."""
+    history = absflow.history(spark, str(changed))
+    history.create_views("all_")
+    due = [(1, 1, None, None), (2, 2, None, None), (3, 3, 0.5, "four"), (4, 4, 0.5, "four")]
+    for frame in (history.changes("aircraft"), spark.table("all_aircraft_changes")):
+        assert frame.columns == ["checkpoint_id", "op", "tailnum", "legs", "delay", "note"]
+        rows = [(r.checkpoint_id, r.legs, r.delay, r.note) for r in frame.collect()]
+        assert in_order(rows) == in_order(due)
+        assert {row.op for row in frame.collect()} == {"upsert"}
+
+
+def test_changes_know_what_was_before_the_columns_changed(spark, tmp_path):
+    """A key that is the same in columns of now has no row; one that went meanwhile is deleted."""
+    key, was = pa.schema([("k", pa.string())]), pa.schema([("n", pa.int32())])
+    now = pa.schema([("n", pa.int64())])
+    before = {1: [{"k": "same", "n": 1}, {"k": "gone", "n": 2}]}
+    after = {2: [{"k": "same", "n": 1}, {"k": "new", "n": 3}]}
+    root = write_root(tmp_path / "job", [Stage("count", key, was, before)], [Checkpoint(1)])
+    change_columns(root, [Stage("count", key, now, after)], [Checkpoint(2)])
+    rows = absflow.history(spark, str(root.path)).changes("count").collect()
+    assert in_order((r.checkpoint_id, r.op, r.k, r.n) for r in rows) == [
+        (1, "upsert", "gone", 2),
+        (1, "upsert", "same", 1),
+        (2, "delete", "gone", None),
+        (2, "upsert", "new", 3),
+    ]
+    pruned = absflow.history(spark, str(root.path)).changes("count", {"k": "new"})
+    plan = pruned._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("dynamicpruning") >= 2
 
 
 def test_a_state_with_another_key_is_not_in_the_view(spark, changed):
@@ -65,4 +95,6 @@ def test_a_state_with_another_key_is_not_in_the_view(spark, changed):
     history.create_views("keyed_")
     seen = spark.sql("SELECT DISTINCT at_checkpoint FROM keyed_other_state").collect()
     assert sorted(row.at_checkpoint for row in seen) == [3, 4]
+    changes = spark.table("keyed_other_changes").collect()
+    assert sorted(row.checkpoint_id for row in changes) == [3, 4]
     assert [row.tailnum for row in history.state("other", 2).collect()] == ["N1"]
