@@ -273,6 +273,13 @@ def plan(document: Mapping[str, Any]) -> Iterator[Table | Text]:
             stage["table"] or cells.NONE,
         )
     yield stages
+    waiting = cells.table("waits for the clock", "timers overdue>", "keys expired since>")
+    for stage in document["stages"]:
+        if stage["overdue_timers"] or stage["expired_since"]:
+            counts = (stage["overdue_timers"], stage["expired_since"])
+            waiting.add_row(stage["stage"], *map(cells.count, counts))
+    if waiting.row_count:
+        yield waiting
     flying = cells.table("in flight from", "to", "rows>", "bytes>")
     for stage in document["stages"]:
         for rows in stage["in_flight"]:

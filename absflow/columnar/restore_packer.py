@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from absflow.columnar.aside import aside
+from absflow.columnar.clocks import moved
 from absflow.columnar.digest import set_digests
 from absflow.columnar.expiry import TOUCHED, expired
 from absflow.columnar.keys import key_groups
@@ -56,6 +57,8 @@ class StatePacker:
         files: where payloads are put aside; None if they all travel in their pages.
         expired_upto: state that was touched last up to then had expired at the checkpoint; None if
             none had.
+        moved_us: what waits for processing time is to wait for one that is so much later.
+        expires_by_clock: the state expires in processing time.
     """
 
     stage: str
@@ -70,6 +73,8 @@ class StatePacker:
     page_bytes: int = PAGE_BYTES
     files: StateFiles | None = None
     expired_upto: int | None = None
+    moved_us: int = 0
+    expires_by_clock: bool = False
 
     def pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The pages of one partition's rows.
@@ -130,7 +135,10 @@ class StatePacker:
             places = pc.index_in(table["set_id"], pa.array(self.lineage, pa.int64())).to_numpy()
             places = places.astype(np.int64)
         columns = [self._column(table, due) for due in [*self.keys, *self.state]]
-        return pa.table([*columns, deleted], schema=schema), places
+        made = pa.table([*columns, deleted], schema=schema)
+        if self.moved_us:
+            made = moved(made, self.moved_us, touched=self.expires_by_clock)
+        return made, places
 
     def _column(self, table: pa.Table, due: pa.Field) -> pa.ChunkedArray:
         if due.name not in table.column_names:

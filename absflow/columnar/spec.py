@@ -11,6 +11,7 @@ from absflow.columnar.event_time import LATE_FIELD, RootTime
 from absflow.columnar.expiry import Expiry
 from absflow.columnar.pages import ORDER_FIELDS
 from absflow.columnar.process import Process
+from absflow.columnar.timers import Domain
 from absflow.protocol import alignment, event_time
 from absflow.protocol.alignment_state import Alignment
 from absflow.protocol.event_time import EventTime
@@ -95,6 +96,10 @@ class StageSpec:
     def timed(self) -> bool:
         """Whether any of its inputs has event time; then it has a watermark."""
         return any(given.timed for given in self.inputs)
+
+    def expires_in(self, domain: Domain) -> bool:
+        """Whether the state of its keys expires in this time."""
+        return self.expiry is not None and self.expiry.domain is domain
 
     def begin_time(self) -> EventTime | None:
         """Its event time when it has read nothing; None if it has none."""

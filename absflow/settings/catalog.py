@@ -223,6 +223,14 @@ SETTINGS: tuple[Setting, ...] = (
         "Whether a restore may drop the state of stages that the job does not have any more.",
     ),
     Setting(
+        "restore.clocks",
+        "restore_clocks",
+        "keep",
+        one_of("keep", "shift"),
+        "What a restore does with what waits for processing time, timers and the ttl of state. "
+        "keep: what was due meanwhile is due at once. shift: it goes on as if no time had passed.",
+    ),
+    Setting(
         "restore.plan",
         "restore_plan",
         "",

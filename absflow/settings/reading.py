@@ -42,6 +42,7 @@ class Settings:
     trigger_interval_ms: int
     restore_from: RestoreTarget | None
     restore_allow_dropped_state: bool
+    restore_clocks: str
     restore_plan: str
     restart_attempts: int
     restart_initial_delay_ms: int

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from test_stage_schedules import MemoryFiles
 from timed_cases import GROUPS, KEYS, ROWS, TimedStage
 
+from absflow.columnar.clocks import moved
 from absflow.columnar.event_time import RootTime
 from absflow.columnar.expiry import TOUCHED, Expiry, expired
 from absflow.columnar.pages import TIME_TYPE, PageKind, decode
@@ -17,7 +18,7 @@ from absflow.columnar.process import Result
 from absflow.columnar.spec import InputSpec, StageSpec
 from absflow.columnar.state import snapshot_schema
 from absflow.columnar.stored import in_range
-from absflow.columnar.timers import Domain, timer_fields
+from absflow.columnar.timers import TIMEOUT_FIELDS, Domain, timer_fields
 
 STATE = pa.schema([("n", pa.int64())])
 OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -229,3 +230,23 @@ def test_state_and_history_are_what_the_rule_says(given_batches, domain, after, 
             if not lost and not row["_deleted"]
         }
         assert seen == model.visible(clock)
+
+
+def test_what_waits_for_processing_time_is_moved() -> None:
+    """Timers, time-outs and the times at which keys were touched; of event time nothing."""
+    keys = pa.table({"k": ["a", "b", "c"], "n": pa.array([1, 2, 3])})
+    some = [[{"time": 5, "name": "x"}, {"time": 9, "name": ""}], None, [{"time": 7, "name": "y"}]]
+    event, processing = timer_fields()
+    state = keys.append_column(TIMEOUT_FIELDS[1], pa.array([1, 2, None], pa.int64()))
+    state = state.append_column(event, pa.array([None, some[0], None], event.type))
+    state = state.append_column(processing, pa.array(some, processing.type))
+    state = state.append_column(TOUCHED, pa.array([3, 4, None], TIME_TYPE))
+    found = moved(pa.concat_tables([state, state]).slice(3), 10_000, touched=True)
+    later = [[{"time": 10_005, "name": "x"}, {"time": 10_009, "name": ""}], None,
+             [{"time": 10_007, "name": "y"}]]  # fmt: skip
+    assert found[processing.name].to_pylist() == pa.array(later, processing.type).to_pylist()
+    assert found["_timeout_ms"].to_pylist() == [11, 2, None]
+    assert found["_touched"].cast(pa.int64()).to_pylist() == [10_003, 10_004, None]
+    same = ["k", "n", event.name]
+    assert found.select(same).equals(state.select(same))
+    assert moved(keys, 10_000, touched=False).equals(keys)

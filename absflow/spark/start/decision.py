@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from absflow.errors import GraphError, NotFoundError, RestoreError
@@ -29,9 +29,11 @@ from absflow.protocol.recovery.attempts import (
 from absflow.protocol.recovery.matching import table_of
 from absflow.settings.reading import Settings
 from absflow.spark.model import JobSpec
+from absflow.spark.start.overdue import overdue
 from absflow.spark.start.restore_check import plan_restore
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.start.row_order import check_row_order
+from absflow.storage import clock
 from absflow.storage.delta import tables
 from absflow.storage.files import Files
 from absflow.storage.root import StorageRoot
@@ -107,7 +109,15 @@ def restore_plan_of(root: StorageRoot, job: JobSpec) -> RestorePlan | None:
     """
     facts = attempts_there(root.spark, root.files, root.layout)
     start = decide(attempts_of(facts), _target(root.files, job.settings), _written(root, facts))
-    return plan_restore(root, job, start) if isinstance(start, Restore) else None
+    if not isinstance(start, Restore):
+        return None
+    plan, now_ms = plan_restore(root, job, start), clock.now_ms()
+    waiting = {
+        fit.stage: overdue(root.spark, job.graph.stages[fit.stage], plan, fit, now_ms)
+        for fit in plan.stages
+        if not plan.problems  # its files may be gone
+    }
+    return replace(plan, overdue=waiting)
 
 
 def decide_start(root: StorageRoot, job: JobSpec) -> StartDecision:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
+from absflow.columnar.timers import Domain
 from absflow.facts.deletions import due
 from absflow.facts.find import FoundCheckpoint, find_checkpoint
 from absflow.facts.published import published_by
@@ -76,11 +77,19 @@ def plan_restore(root: StorageRoot, job: JobSpec, start: Restore) -> RestorePlan
         cut=found.cut,
         published=found.published,
         triggered_ms=found.manifest.triggered_ms,
+        moved=_moves(job),
         differences=(*matched.differences, *differences),
     )
     problems += _unreadable_sources(root, job, plan)
     problems += missing_files(root, found, matched.stages, _owed(root, job, plan))
     return replace(plan, problems=tuple(problems))
+
+
+def _moves(job: JobSpec) -> bool:
+    """Whether the restore moves what waits for processing time."""
+    stages = job.graph.stages.values()
+    waits = any(s.on_timer is not None or s.expires_in(Domain.PROCESSING) for s in stages)
+    return waits and job.settings.restore_clocks == "shift"
 
 
 def _unreadable_sources(root: StorageRoot, job: JobSpec, plan: RestorePlan) -> list[str]:

@@ -30,7 +30,7 @@ from absflow.storage.delta import tables
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
 
-__all__ = ["bring_in_flight", "check_state", "state_pages"]
+__all__ = ["bring_in_flight", "check_state", "lineage_rows", "state_pages"]
 
 
 def state_pages(
@@ -41,8 +41,12 @@ def state_pages(
     fit: StageFit,
     page_bytes: int,
     files: StateFiles | None,
+    moved_ms: int = 0,
 ) -> DataFrame:
-    """The stage's state as RESTORE pages; an empty one besides, for a batch must have a row."""
+    """The stage's state as RESTORE pages; an empty one besides, for a batch must have a row.
+
+    What waits for processing time is to wait for one that is so much later (``moved_ms``).
+    """
     first = {
         "key_group": F.lit(0),
         "kind": F.lit(PageKind.RESTORE.value),
@@ -70,8 +74,10 @@ def state_pages(
         page_bytes=page_bytes,
         files=files,
         expired_upto=fit.expired_upto,
+        moved_us=moved_ms * 1_000,
+        expires_by_clock=spec.expires_in(Domain.PROCESSING),
     )
-    rows = _rows(spark, plan, fit)
+    rows = lineage_rows(spark, plan, fit)
     if fit.migrate:
         rows = state_history.live_rows(rows, plan.keys[fit.source], fit.lineage)
     return pages.union(map_in_arrow(rows, packer.pack, PAGE_TYPE))
@@ -79,13 +85,13 @@ def state_pages(
 
 def _clock(spec: StageSpec, plan: RestorePlan, fit: StageFit) -> datetime | None:
     """The time of the checkpoint by which the stage's state expires."""
-    by_event = spec.expiry is not None and spec.expiry.domain is Domain.EVENT
-    if by_event and fit.time is not None and fit.time.stage.value is not None:
-        return to_datetime(fit.time.stage.value)
+    reached = None if fit.time is None else fit.time.stage.value
+    if spec.expires_in(Domain.EVENT) and reached is not None:
+        return to_datetime(reached)
     return to_datetime(plan.triggered_ms * 1_000)
 
 
-def _rows(spark: SparkSession, plan: RestorePlan, fit: StageFit) -> DataFrame:
+def lineage_rows(spark: SparkSession, plan: RestorePlan, fit: StageFit) -> DataFrame:
     """The rows of all sets of the stage's lineage."""
     assert fit.source is not None
     table = Layout(plan.origin.root).state(plan.tables[fit.source])
@@ -102,7 +108,7 @@ def check_state(root: StorageRoot, plan: RestorePlan, fit: StageFit) -> None:
     if fit.source is None or not fit.sets:
         return
     if fit.migrate:  # the pages are made of other rows
-        seen = read_digests(_rows(root.spark, plan, fit))
+        seen = read_digests(lineage_rows(root.spark, plan, fit))
     else:
         seen = _in_pages(root, plan, fit)
     there, table = Layout(plan.origin.root), plan.tables[fit.source]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql.types import StructField
@@ -13,7 +13,20 @@ from absflow.protocol.recovery.matching import StageFit
 from absflow.sinks import SinkRestore
 from absflow.storage.layout import Layout
 
-__all__ = ["RestorePlan"]
+__all__ = ["Overdue", "RestorePlan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """What of a stage's state has waited for a processing time that has passed.
+
+    Attributes:
+        timers: so many are due at once.
+        keys: the state of so many has expired since.
+    """
+
+    timers: int = 0
+    keys: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +48,8 @@ class RestorePlan:
             0 if it was written from nothing.
         published: what each on-checkpoint sink held when that attempt began.
         triggered_ms: when the checkpoint was triggered, ms since 1970 (UTC).
+        moved: what waits for processing time is moved, so the state is another than in the sets.
+        overdue: what is overdue, by stage; counted for a plan that is shown only.
         differences: between the graph of then and the one of now.
         problems: why it cannot be done; empty if it can.
     """
@@ -52,6 +67,8 @@ class RestorePlan:
     cut: int
     published: Mapping[str, int]
     triggered_ms: int = 0
+    moved: bool = False
+    overdue: Mapping[str, Overdue] = field(default_factory=dict)
     differences: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
@@ -59,7 +76,8 @@ class RestorePlan:
     def full(self) -> bool:
         """Whether the next checkpoint must be a full one: it has no sets here to build upon."""
         # What has expired by an old rule must not come back by a new one.
-        return self.fork or any(stage.changed or stage.other_expiry for stage in self.stages)
+        other = any(stage.changed or stage.other_expiry for stage in self.stages)
+        return self.fork or self.moved or other
 
     def held(self, sink: str, noted: int | None) -> int:
         """The newest checkpoint that an on-checkpoint sink holds once it is put back.
@@ -80,7 +98,8 @@ class RestorePlan:
         ``table`` are null for one that begins empty. A source that is not in ``positions`` begins
         where its options say. ``version_then`` is null for a sink that stays as it is.
         ``columns_added`` are those that its table gets, ``columns_unfilled`` those that it has and
-        the output has not.
+        the output has not. ``overdue_timers`` and ``expired_since`` say what has waited for a
+        processing time that has passed since the checkpoint: timers, and keys with a ``ttl``.
         """
         histories = Layout(self.origin.root)
         return {
@@ -101,6 +120,8 @@ class RestorePlan:
                     "key_groups_now": fit.key_groups[1],
                     "changed": fit.changed,
                     "migrate": fit.migrate,
+                    "overdue_timers": self.overdue.get(fit.stage, Overdue()).timers,
+                    "expired_since": self.overdue.get(fit.stage, Overdue()).keys,
                     "in_flight": [
                         {"input": name, "rows": state.rows, "bytes": state.bytes}
                         for name, state in fit.in_flight

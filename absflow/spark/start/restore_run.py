@@ -41,6 +41,7 @@ from absflow.spark.start.restore_input import bring_in_flight, check_state, stat
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.stream.chain import restored_pages, state_files
 from absflow.spark.stream.pages import write_pages
+from absflow.storage import clock
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
 
@@ -101,12 +102,15 @@ def _seed(
     """Run batch 0 of a chain's query on the restored state, then set its positions."""
     spark, layout = root.spark, root.layout
     chain, page_bytes = [fit.stage for fit in fits], job.settings.page_max_bytes
+    moved_ms = 0
+    if plan.moved:
+        moved_ms = max(0, clock.now_ms() - plan.triggered_ms)
     for fit in fits:
         _LOG.info("restoring stage %s: %d keys of %s", fit.stage, fit.keys, plan.origin)
         upgrade = job.graph.upgrades[fit.stage]
         spec = job.graph.stages[fit.stage]
         files = state_files(root, job.settings, fit.stage, plan.attempt)
-        pages = state_pages(spark, spec, upgrade, plan, fit, page_bytes, files)
+        pages = state_pages(spark, spec, upgrade, plan, fit, page_bytes, files, moved_ms)
         write_pages(pages, layout.restored(fit.stage, plan.attempt), "overwrite", page_bytes)
         check_state(root, plan, fit)
     specs = [job.graph.stages[name] for name in chain]
