@@ -15,6 +15,7 @@ from anomalies import Commit
 from deltalake import DeltaTable
 
 __all__ = [
+    "alive",
     "commits",
     "completed",
     "facts",
@@ -149,6 +150,12 @@ def state_at(history: pd.DataFrame, fact: Mapping[str, Any], stage: str, key: st
     newest = rows.sort_values("checkpoint_id").groupby(key, dropna=False).tail(1)
     own = ["set_id", "checkpoint_id", "key_group", "op"]
     return newest[newest["op"] == "upsert"].drop(columns=own)
+
+
+def alive(state: pd.DataFrame, fact: Mapping[str, Any], stage: str) -> pd.DataFrame:
+    """Those rows of a state that expires which had not at the checkpoint."""
+    upto = stage_of(fact, stage)["expired_upto"]
+    return state if upto is None else state[state["_touched"] > pd.Timestamp(upto)]
 
 
 def state_history(storage: Path, stage: str) -> pd.DataFrame:

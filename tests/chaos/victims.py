@@ -268,7 +268,9 @@ class Clock:
             mine = evidence.commits(self._root / sink)
             found += check_rows(due_rows, mine, named, lives)
             commits += mine
-        history = evidence.state_history(self.storage, "windows")
+        history, memory = (
+            evidence.state_history(self.storage, name) for name in ("windows", "memory")
+        )
         for fact in evidence.completed(self.storage):
             files = evidence.files_read(fact, "windows", "events")
             due, said = windows.reached(self._events, files), evidence.watermark(fact, "windows")
@@ -280,6 +282,13 @@ class Clock:
                 open_now = windows.open_windows(self._events, files)
                 wrong = flights_oracle.differences(state[open_now.columns], open_now, ["k", "w"])
                 found += _wrong_state(fact, "windows", wrong)
+                if not evidence.stage_of(fact, "memory")["in_flight"]:
+                    kept = evidence.alive(
+                        evidence.state_at(memory, fact, "memory", "w"), fact, "memory"
+                    )
+                    due_rows = windows.remembered(self._events, files)
+                    wrong = flights_oracle.differences(kept[due_rows.columns], due_rows, ["w"])
+                    found += _wrong_state(fact, "memory", wrong)
         return _findings(self.storage, commits, found, 0)
 
 

@@ -151,6 +151,41 @@ def let_day_go(rows: pa.Table, state: pa.Table, context: absflow.Context) -> abs
     return absflow.Result(output=state, delete=np.ones(state.num_rows, dtype=bool))
 
 
+ALIVE = pd.Timedelta("4h")
+
+
+def remember(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """How many keys each window had that is over."""
+    now = np.bincount(context.key_of_row, minlength=state.num_rows)
+    counted = pa.array(state["keys"].fill_null(0).to_numpy() + now)
+    return absflow.Result(state=state.set_column(1, "keys", counted))
+
+
+def with_memory(job: absflow.Job) -> absflow.Job:
+    """The job with a stage that forgets what windows it has seen by event time."""
+    job.stage(
+        "memory",
+        "windows",
+        key="w",
+        state="keys long",
+        output="w timestamp",
+        process=remember,
+        ttl=absflow.Ttl("4h", domain="event"),
+    )
+    return job
+
+
+def remembered(events: pd.DataFrame, files: int) -> pd.DataFrame:
+    """What that stage has behind so many files: the windows that are over, but not for long."""
+    read = events[on_time(events, DELAY_S) & (events["file"] < files)]
+    border = reached(events, files)
+    over, _ = expected(read, DELAY_S)
+    if border is None:
+        return over.iloc[:0].groupby("w").size().reset_index(name="keys")
+    over = over[over["w"] + pd.Timedelta(seconds=WINDOW) <= border]
+    return over[over["w"] + ALIVE > border].groupby("w").size().reset_index(name="keys")
+
+
 def windows(
     spark: SparkSession, root: Path, events: DataFrame | None = None, mode: str = "immediate"
 ) -> absflow.Job:
@@ -171,6 +206,7 @@ def windows(
         output="k int, w timestamp, n long, total long, d timestamp",
         process=count,
         on_timer=let_go,
+        output_time="w",
     )
     days = job.stage(
         "days",
