@@ -31,7 +31,7 @@ from absflow.protocol.lineage import lineage_of
 from absflow.protocol.recovery.branch import Branch, branch_of
 from absflow.storage import history_sql
 from absflow.storage.layout import Layout
-from absflow.storage.sql import each, literal, quoted, table
+from absflow.storage.sql import each, quoted, table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
