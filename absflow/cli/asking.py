@@ -25,7 +25,7 @@ __all__ = ["ask", "ask_to_delete", "await_answer", "await_deletion"]
 _LOOK_EVERY_S = 0.5
 
 
-def ask(root: str, *, stop: bool, drain: bool) -> tuple[str, int]:
+def ask(root: str, *, stop: bool, drain: bool, fire_timers: bool = False) -> tuple[str, int]:
     """Ask the newest driver of the job under ``root``; the request, and that driver's incarnation.
 
     Raises:
@@ -39,7 +39,8 @@ def ask(root: str, *, stop: bool, drain: bool) -> tuple[str, int]:
             f"the job under {root!r} is not running (its driver, incarnation {incarnation}, has "
             f"{ended}); a savepoint is taken by a running driver: start the job"
         )
-    return _write(reader, incarnation=incarnation, stop=stop, drain=drain), incarnation
+    wanted = {"stop": stop, "drain": drain, "fire_timers": fire_timers}
+    return _write(reader, incarnation=incarnation, **wanted), incarnation
 
 
 def ask_to_delete(root: str, checkpoint_ids: Sequence[int]) -> str:

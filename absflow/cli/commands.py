@@ -208,11 +208,17 @@ def gc(
     is_flag=True,
     help="With --stop: no stage goes on behind the savepoint, so that channels empty.",
 )
+@click.option(
+    "--fire-timers",
+    is_flag=True,
+    help="With --drain: every timer fires first, for a job that ends for good.",
+)
 @timeout_option(600, "How long to wait for it.")
 @on_storage
 def savepoint(
     stop: bool,
     drain: bool,
+    fire_timers: bool,
     timeout: float,
     storage: str | None,
     properties_file: Path | None,
@@ -225,8 +231,10 @@ def savepoint(
     """
     if drain and not stop:
         raise click.UsageError("--drain is for a stop; give --stop, too")
+    if fire_timers and not drain:
+        raise click.UsageError("--fire-timers is for a drained stop; give --stop --drain, too")
     root = root_of(storage, properties_file)
-    request, incarnation = asking.ask(root, stop=stop, drain=drain)
+    request, incarnation = asking.ask(root, stop=stop, drain=drain, fire_timers=fire_timers)
     waiting = Console(stderr=True, markup=False, highlight=False)
     with waiting.status(f"driver {incarnation} takes the savepoint"):
         taken = asking.await_answer(root, request, incarnation, timeout)

@@ -23,6 +23,7 @@ REQUESTS = pa.schema(
         ("drain", pa.bool_()),
         ("requested_at", pa.timestamp("us", tz="UTC")),
         ("delete", pa.list_(pa.int64())),
+        ("fire_timers", pa.bool_()),
     ]
 )
 _TIME = pa.timestamp("us", tz="UTC")

@@ -269,7 +269,7 @@ def request_row(request: str, time_ms: int, **wanted: Any) -> dict[str, Any]:
         request: names it.
         time_ms: when it was made.
         wanted: ``delete``, the checkpoints that are to go; or ``incarnation``, the driver that is
-            to take a savepoint, with ``stop`` and ``drain``.
+            to take a savepoint, with ``stop``, ``drain`` and ``fire_timers``.
     """
     return {"request": request, "requested_at": timestamp(time_ms), **wanted}
 

@@ -30,11 +30,13 @@ class SavepointRequest:
         request: names it.
         stop: the job is to stop with it.
         drain: no stage is to go on behind it.
+        fire_timers: for event time, every source is to end with it.
     """
 
     request: str
     stop: bool = False
     drain: bool = False
+    fire_timers: bool = False
 
 
 def deletions(spark: SparkSession, files: Files, layout: Layout) -> list[Deletion]:
@@ -79,6 +81,11 @@ class Requests:
         return [
             Deletion(row["request"], tuple(row["delete"]))
             if row.get("delete") is not None
-            else SavepointRequest(row["request"], bool(row["stop"]), bool(row["drain"]))
+            else SavepointRequest(
+                row["request"],
+                bool(row["stop"]),
+                bool(row["drain"]),
+                bool(row.get("fire_timers")),
+            )
             for row in rows
         ]

@@ -87,6 +87,8 @@ class CoordinatorEffects:
         self.on_answer: Callable[[Answer], None] = lambda _: None
         # Finds what else a manifest has; :meth:`complete` goes on from there.
         self.finalise: Callable[[Manifest], None] = lambda _: None
+        # The request whose savepoint is to end every source, for event time.
+        self.ending = ""
         self.state = state
         self.completed_count = 0
         self.finished_checkpoint: int | None = None
@@ -192,6 +194,8 @@ class CoordinatorEffects:
     def _trigger(self, action: WriteBarrier) -> Event:
         barrier = action.barrier
         exhausted = self.state.exhausted_before(barrier.checkpoint_id)
+        if action.request and action.request == self.ending:
+            exhausted = self.state.topology.roots
         try:
             self._tables.write_barrier(action, exhausted)
         except StorageError as error:

@@ -155,9 +155,11 @@ class JobLoop:
             retention=self._retention.progress,
         )
 
-    def ask(self, *, stop: bool = False, drain: bool = False) -> Future[int]:
+    def ask(
+        self, *, stop: bool = False, drain: bool = False, fire_timers: bool = False
+    ) -> Future[int]:
         """Ask for a savepoint; its id, or why there is none."""
-        request, answer = self._savepoints.ask(stop=stop, drain=drain)
+        request, answer = self._savepoints.ask(stop=stop, drain=drain, fire_timers=fire_timers)
         self._events.put(request)
         if self.done.is_set():
             self._savepoints.refuse_all()  # the thread will not see it any more

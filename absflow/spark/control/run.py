@@ -94,7 +94,9 @@ class Run:
         """
         return self._loop.ask().result(timeout)
 
-    def stop(self, *, savepoint: bool = False, drain: bool = False) -> int | None:
+    def stop(
+        self, *, savepoint: bool = False, drain: bool = False, fire_timers: bool = False
+    ) -> int | None:
         """Stop the queries, and wait until the job has ended.
 
         Does nothing if the job has failed and :meth:`await_termination` has raised that already; so
@@ -105,6 +107,8 @@ class Run:
                 goes on where this one stopped in either case.
             drain: let no stage go on behind the savepoint, so that channels and sinks hold nothing
                 behind it; :attr:`unflushed` says what they hold all the same.
+            fire_timers: every timer fires before the savepoint, as if every source had ended; for a
+                job that ends for good (Flink's ``stop --drain``). The watermark stays where it is.
 
         Returns:
             The savepoint, if there is one.
@@ -112,15 +116,17 @@ class Run:
         Raises:
             SavepointFailedError: the savepoint was aborted; the job runs on.
             JobFailedError: if the job had given up by itself, and nobody knows it yet.
-            ValueError: drain without a savepoint.
+            ValueError: drain without a savepoint, or timers without drain.
         """
         if drain and not savepoint:
             raise ValueError("drain empties what is before a savepoint; ask for a savepoint, too")
+        if fire_timers and not drain:
+            raise ValueError("with fire_timers nothing may come behind the savepoint; drain, too")
         if self._failure_is_known:
             return None
         taken = None
         if savepoint:
-            taken = self._loop.ask(stop=True, drain=drain).result()
+            taken = self._loop.ask(stop=True, drain=drain, fire_timers=fire_timers).result()
         else:
             self._loop.ask_to_stop()
         self.await_termination()

@@ -38,9 +38,11 @@ class Savepoints:
         self._draining = ""
         coordinator.on_answer = self._answered
 
-    def ask(self, *, stop: bool, drain: bool) -> tuple[SavepointRequest, Future[int]]:
+    def ask(
+        self, *, stop: bool, drain: bool, fire_timers: bool
+    ) -> tuple[SavepointRequest, Future[int]]:
         """A request for the job's thread, and its answer to come: the savepoint's id."""
-        request = SavepointRequest(uuid.uuid4().hex, stop, drain)
+        request = SavepointRequest(uuid.uuid4().hex, stop, drain, fire_timers)
         answer = self._answers[request.request] = Future()
         return request, answer
 
@@ -50,6 +52,8 @@ class Savepoints:
             # Before the barrier is written, so that no root stage gets past it.
             self._draining = request.request
             self.drain.begin(self._coordinator.state.next_id)
+        if request.fire_timers:
+            self._coordinator.ending = request.request
         now_ms, at_ms = clock.steady_ms(), clock.now_ms()
         asked = SavepointRequested(request.request, now_ms, at_ms, request.stop)
         return self._coordinator.handle(asked)
