@@ -22,7 +22,7 @@ from absflow.protocol.checkpoints import ChannelState
 from absflow.protocol.recovery.attempts import Origin
 from absflow.protocol.recovery.matching import StageFit
 from absflow.sinks import SinkRestore
-from absflow.spark.start.restore_plan import RestorePlan
+from absflow.spark.start.restore_plan import Overdue, RestorePlan
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -45,6 +45,8 @@ SAME = {
             "key_groups_now": 8,
             "changed": False,
             "migrate": False,
+            "overdue_timers": 0,
+            "expired_since": 0,
             "in_flight": [],
         }
         for name, keys, lineage in (("aircraft", 3148, [1, 7, 40, 42]), ("airports", 3, [42]))
@@ -74,7 +76,7 @@ def other():
     aircraft, airports = plan["stages"]
     aircraft |= {"source": "planes", "changed": True, "key_groups_now": 16}
     aircraft["table"] = f"{ROOT}/state/planes.3"
-    airports |= {"migrate": True, "changed": True}
+    airports |= {"migrate": True, "changed": True, "overdue_timers": 7, "expired_since": 12_345}
     airports["in_flight"] = [{"input": "aircraft", "rows": 1234, "bytes": 56_789}]
     nothing = {"source": None, "keys": 0, "lineage": [], "table": None, "key_groups_then": 0}
     stages = [aircraft, airports, {**aircraft, "stage": "routes", "changed": False, **nothing}]
@@ -154,6 +156,7 @@ def test_a_plan_says_what_it_holds():
         taken_in=1,
         published={},
         cut=42,
+        overdue={"airports": Overdue(7, 12_345)},
         differences=tuple(other()["differences"]),
         problems=("it cannot be",),
     )
