@@ -84,7 +84,7 @@ def test_processing_time_is_that_of_the_batch():
     assert stage.fired([("a", 1, 1)], now_ms=69) == [("a", 1)]
 
 
-def test_a_mass_of_keys_expires_without_a_byte_in_a_snapshot():
+def test_trap_18_a_mass_of_keys_expires_without_a_byte_in_a_snapshot():
     stage = TimedStage(spec_of(Expiry(10, EVENT)))
     stage.batch([(f"k{n}", 100, 1) for n in range(500)])
     out = stage.batch(barrier=1)

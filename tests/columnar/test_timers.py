@@ -11,9 +11,10 @@ from timed_cases import GROUPS, KEYS, ROWS, TimedStage
 from absflow.columnar import work
 from absflow.columnar.event_time import RootTime
 from absflow.columnar.forms import on_pandas
-from absflow.columnar.pages import TIME_TYPE, PageKind
+from absflow.columnar.pages import TIME_TYPE, PageKind, decode
 from absflow.columnar.process import Result
 from absflow.columnar.spec import InputSpec, StageSpec
+from absflow.columnar.state import snapshot_schema
 from absflow.columnar.stored import in_range
 from absflow.columnar.timers import NEVER, timer_fields
 from absflow.errors import ProcessError
@@ -78,6 +79,21 @@ def test_trap_11_timers_of_a_key_fire_in_order_each_on_what_the_other_left():
     assert stage.fired([("c", 9, 99)]) == [
         ("a", 2, "", 3), ("a", 4, "", 31), ("a", 8, "", 311), ("b", 2, "", 1)
     ]  # fmt: skip
+
+
+def test_trap_19_a_timer_set_and_fired_between_two_snapshots_is_in_neither():
+    """The key's row, which the same rows have changed, is written once and has no timer."""
+    stage = TimedStage(spec_of(counting, emitting))
+    stage.batch([("a", 1, 50)], barrier=1)
+    stage.batch([("a", 2, 5), ("a", 3, 6)])
+    assert stage.fired([("b", 9, 60)]) == [("a", 5, "odd", 3), ("a", 6, "", 3)]
+    out = stage.batch(barrier=2, base=1)
+    pages = [p for p in out if p.kind is PageKind.STATE]
+    schema = snapshot_schema(KEYS, stage.spec.state)
+    rows = [row for p in pages for row in decode(p.payload, schema, "").to_pylist()]
+    waiting = {r["k"]: [t["time"].microsecond for t in r["_event_timers"]] for r in rows}
+    assert waiting == {"a": [50], "b": [60]}
+    assert len(rows) == 2
 
 
 def test_a_timer_that_a_timer_sets_fires_in_the_same_batch_if_it_is_due():
