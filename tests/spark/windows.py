@@ -8,6 +8,7 @@ key, what the windows of each day give, and lets the day go in the same way.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,9 @@ import absflow
 
 EVENTS = "p int, k int, ts timestamp, v long"
 WINDOW, DAY, DELAY_S = 600, 86_400, 3_600
+_COLUMNS = pa.schema(
+    {"p": pa.int32(), "k": pa.int32(), "ts": pa.timestamp("us", "UTC"), "v": pa.int64()}
+)
 SETTINGS = {"checkpoint.interval": "1s", "edges": "channel", "key-groups": "4"}
 
 
@@ -32,7 +36,6 @@ def write_events(directory: Path, files: int, rows: int, seed: int) -> pd.DataFr
     before are in the same micro-batch.
     """
     dice = np.random.default_rng(seed)
-    directory.mkdir(parents=True, exist_ok=True)
     made = []
     for number in range(files):
         partition = number % 2
@@ -45,20 +48,19 @@ def write_events(directory: Path, files: int, rows: int, seed: int) -> pd.DataFr
             "ts": pd.to_datetime(at, unit="s", utc=True),
             "v": dice.integers(0, 100, rows),
         })  # fmt: skip
-        schema = pa.schema(
-            [
-                ("p", pa.int32()),
-                ("k", pa.int32()),
-                ("ts", pa.timestamp("us", "UTC")),
-                ("v", pa.int64()),
-            ]
-        )
-        table = pa.Table.from_pandas(frame, schema, preserve_index=False)
+        made.append(frame.assign(file=number))
+    write_frames(directory, made)
+    return pd.concat(made, ignore_index=True)
+
+
+def write_frames(directory: Path, frames: Iterable[pd.DataFrame]) -> None:
+    """A file of events for each frame, in the order in which Spark reads them."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for number, frame in enumerate(frames):
+        table = pa.Table.from_pandas(frame[_COLUMNS.names], _COLUMNS, preserve_index=False)
         file = directory / f"part-{number:05}.parquet"
         pq.write_table(table, file)
         os.utime(file, (1_000_000 + number,) * 2)  # Spark reads them in the order of these
-        made.append(frame.assign(file=number))
-    return pd.concat(made, ignore_index=True)
 
 
 def on_time(events: pd.DataFrame, delay_s: int) -> pd.Series:
