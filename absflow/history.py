@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from absflow.errors import NotFoundError
 from absflow.facts.absent import no_checkpoint
 from absflow.facts.attempts import job_now, read_attempts
+from absflow.facts.overview import checkpoint_rows, stage_rows
 from absflow.facts.reading import FactReader
 from absflow.facts.stages import (
     Stages,
@@ -67,7 +68,7 @@ def history(spark: SparkSession, root: str) -> History:
                 f"{root!r} is not the storage root of a job (or its job is just starting): there "
                 f"is no table {path!r}; give the job's spark.absflow.storage.path"
             )
-    reader = SparkStorageReader(spark)
+    reader = SparkStorageReader(spark, patient=True)
     records = read_attempts(reader, layout)
     job = job_now(root, records)
     facts = FactReader(reader, layout)
@@ -79,7 +80,9 @@ def history(spark: SparkSession, root: str) -> History:
 class History:
     """The history of one job; made by :func:`history`.
 
-    Every DataFrame and view shows the tables as they are when it is run. The stages, and which
+    Every DataFrame and view shows the tables as they are when it is run, all of a query at one
+    moment. Only :meth:`checkpoints` and :meth:`stages`, of a job with less than about 1,000
+    checkpoints, show them as they were when the method was called. The stages, and which
     checkpoints a restore has abandoned, are those of the attempts that had been started when the
     history was made.
 
@@ -114,7 +117,10 @@ class History:
         an older one has left behind; ``sentence`` says ``reason`` in words; ``stages`` is the
         manifest, null unless the checkpoint is completed.
         """
-        return self._spark.sql(self._checkpoints_sql()).orderBy("checkpoint_id")
+        lost = bool(self._lost_driver())  # before its facts are read: what it has written is all
+        if (found := self._reader.whole()) is None:
+            return self._spark.sql(self._checkpoints_sql()).orderBy("checkpoint_id")
+        return self._spark.createDataFrame(checkpoint_rows(*found, self._branch, lost=lost))
 
     def stages(self, checkpoint: int | None = None) -> DataFrame:
         """One row per completed checkpoint and stage: what the stage reported.
@@ -128,11 +134,15 @@ class History:
         Raises:
             NotFoundError: ``checkpoint`` is not completed.
         """
-        frame = self._spark.sql(self._checkpoint_stages_sql())
+        found = self._reader.whole()
+        if found is None:
+            frame = self._spark.sql(self._checkpoint_stages_sql()).orderBy("checkpoint_id", "stage")
+        else:
+            frame = self._spark.createDataFrame(stage_rows(found[1]))
         if checkpoint is not None:
             self._completed(checkpoint)
             frame = frame.where(f"checkpoint_id = {int(checkpoint)}")
-        return frame.orderBy("checkpoint_id", "stage")
+        return frame
 
     def state(self, stage: str, checkpoint: int | None = None) -> DataFrame:
         """The state of a stage at a checkpoint: one row per key, key columns first.
@@ -334,7 +344,7 @@ class History:
         """The driver that is no more now, in words; empty if there is one, or may be."""
         from absflow.facts.spark_reader import SparkStorageReader
 
-        records = read_attempts(SparkStorageReader(self._spark), self._layout)
+        records = read_attempts(SparkStorageReader(self._spark, patient=True), self._layout)
         return job_now(self._layout.root, records).lost
 
     def _checkpoint_stages_sql(self) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from absflow.facts.columns import CHECKPOINTS
 from absflow.facts.records import (
     CheckpointRecord,
     checkpoint_record,
@@ -39,7 +40,7 @@ from absflow.protocol.known import Completion, Known, bases_since, matter, reada
 from absflow.protocol.lineage import SPAN, Compacted, end_of
 from absflow.storage.layout import Layout
 
-__all__ = ["Answer", "FactReader", "Match", "StorageReader", "expression"]
+__all__ = ["Answer", "FactReader", "Match", "StorageReader", "expression", "names_in"]
 
 _COMPLETED, _ABORTED = FactKind.COMPLETED.value, FactKind.ABORTED.value
 _DELETED, _COMPACTED = FactKind.DELETED.value, FactKind.COMPACTED.value
@@ -60,6 +61,10 @@ _MANIFEST = (
     *("checkpoint_id", "kind", "type", "request", "base_id", "derived_from", "triggered_at"),
     "stages",
 )
+
+
+# So many triggers fit into a driver's memory with their manifests, a few KB each.
+_FEW = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +212,21 @@ class FactReader:
         """Those of these checkpoints that have a terminal fact, as it has them."""
         return list(map(checkpoint_record, self._rows(ids, _ENDED, tuple(sorted(TERMINAL)))))
 
+    def whole(self) -> tuple[pa.Table, pa.Table] | None:
+        """All triggers, then all terminal facts and deletions, as rows.
+
+        None of a job that has so many that they must stay where they are: as soon as a summary is
+        written, behind the first 1,000 checkpoints.
+        """
+        if self._summary.upto:
+            return None
+        triggers = [Match(kinds=tuple(kind.value for kind in Kind if kind is not Kind.END))]
+        barriers = self._reader.table(self._layout.barriers, _TRIGGER, triggers)
+        if barriers.num_rows > _FEW:
+            return None
+        ends = [Match(kinds=(*sorted(TERMINAL), _DELETED))]
+        return barriers, self._reader.table(self._layout.checkpoints, CHECKPOINTS.names, ends)
+
     def newest_ended(self, known: Known, limit: int | None) -> set[int]:
         """The newest checkpoints with a terminal fact, at least so many if there are; or all."""
         ids = {*known.done, *known.aborted}
@@ -276,6 +296,13 @@ class FactReader:
 def expression(matches: Sequence[Match]) -> pc.Expression:
     """Rows that match one of these."""
     return reduce(or_, map(_one, matches))
+
+
+def names_in(match: Match) -> set[str]:
+    """The columns by which rows match."""
+    ids = match.first is not None or match.last is not None
+    names = {name for name, _ in match.equal} | ({"kind"} if match.kinds else set())
+    return names | ({"checkpoint_id"} if ids else set())
 
 
 def _one(match: Match) -> pc.Expression:

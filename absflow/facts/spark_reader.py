@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from absflow.facts.reading import Match, expression
+from absflow.facts.reading import Match, expression, names_in
 from absflow.storage.delta import tables
 from absflow.storage.delta.short import short_table
 from absflow.storage.files import Files
@@ -26,9 +26,16 @@ class SparkStorageReader:
         StorageError: from each method, if something cannot be read.
     """
 
-    def __init__(self, spark: SparkSession) -> None:
-        """Look with ``spark``."""
+    def __init__(self, spark: SparkSession, *, patient: bool = False) -> None:
+        """Look with ``spark``.
+
+        Args:
+            spark: the session.
+            patient: a person waits, beside a job that keeps every core busy: also longer tables
+                are read without a job of Spark, which would wait for one.
+        """
         self._spark = spark
+        self._patient = patient
         self._files = files = Files(spark)
         self.names: Callable[[str], list[str]] = files.names
         self.read: Callable[[str], str | None] = files.read
@@ -38,7 +45,9 @@ class SparkStorageReader:
 
         Columns that a table of an earlier version does not have are left out.
         """
-        if (rows := short_table(self._files, path)) is not None:
+        read = {*columns, *(name for match in matches for name in names_in(match))}
+        rows = short_table(self._files, path, read, patient=self._patient)
+        if rows is not None:
             rows = rows.filter(expression(matches)) if matches else rows
             return rows.select([name for name in columns if name in rows.column_names])
         frame = tables.read(self._spark, path)

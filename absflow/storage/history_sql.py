@@ -247,7 +247,7 @@ def _brought(histories: Mapping[str, str]) -> str:
 
 
 def checkpoints(facts: str, barriers: str, abandoned: str, lost: Collection[int]) -> str:
-    """One row per triggered checkpoint.
+    """One row per triggered checkpoint; :mod:`absflow.facts.overview` makes the same without SQL.
 
     Args:
         facts: the table ``checkpoints``.

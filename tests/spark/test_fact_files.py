@@ -21,8 +21,8 @@ from absflow.facts.reading import Match
 from absflow.facts.spark_reader import SparkStorageReader
 from absflow.settings.reading import Settings
 from absflow.spark.control import retention, tidying
-from absflow.storage.delta import tables, transactions
-from absflow.storage.delta.log import actions_of
+from absflow.storage.delta import short, tables, transactions
+from absflow.storage.delta.log import actions_of, log_file
 from absflow.storage.delta.short import short_table
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
@@ -113,6 +113,8 @@ def test_a_short_table_is_read_as_spark_reads_it(spark: SparkSession, tmp_path: 
     assert found.num_rows == 2
     assert found.schema.types == by_spark().schema.types
     assert found.sort_by("n").to_pylist() == by_spark().to_pylist()
+    few = short_table(files, path, {"parts", "n", "none"}, patient=True)
+    assert few.sort_by("n").equals(found.select(["n", "parts"]).sort_by("n"))
 
     for file in (tmp_path / "short").glob("*.parquet"):
         file.write_bytes(file.read_bytes()[:-1])
@@ -121,3 +123,27 @@ def test_a_short_table_is_read_as_spark_reads_it(spark: SparkSession, tmp_path: 
     tables.create(spark, parted, ODD, ["n"])
     assert short_table(files, parted) is None
     assert short_table(files, f"file:{tmp_path}/nowhere") is None
+
+
+def test_a_patient_reader_reads_a_log_from_its_checkpoint_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """And the commits behind it; a table that is too long is left to Spark."""
+    path, files = f"file:{tmp_path}/long", Files(spark)
+    tables.create(spark, path, CHECKPOINTS, properties={"delta.checkpointInterval": "5"})
+    for n in range(1, 5):
+        commit(spark, path, range(n, n + 1))
+    DeltaTable.forPath(spark, path).delete("checkpoint_id = 2")
+    for version in range(5):  # as the driver does, once there is the checkpoint
+        Path(log_file(path.removeprefix("file:"), version)).unlink()
+    commit(spark, path, range(5, 6))
+    assert short_table(files, path) is None
+    found = short_table(files, path, patient=True)
+    assert found.sort_by("checkpoint_id")["checkpoint_id"].to_pylist() == [1, 3, 4, 5]
+    by_spark = spark.read.format("delta").load(path).orderBy("checkpoint_id").toArrow()
+    assert found.sort_by("checkpoint_id").to_pylist() == by_spark.to_pylist()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(short, "PATIENT_FEW", 3)
+        assert short_table(files, path, patient=True) is None
+        patch.setattr(short, "PATIENT_FEW", 4)
+        assert short_table(files, path, patient=True) is not None

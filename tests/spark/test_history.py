@@ -9,10 +9,11 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "cli"))
 
 from shared_roots import CHECKPOINT_HISTORY, KEY_VALUES, aircraft, write_rich_root
-from storage_roots import Checkpoint, complete, end_driver, restore, write_root
+from storage_roots import Checkpoint, complete, end_driver, restore, retire, write_root
 
 import absflow
 from absflow.cli.reader import Reader
+from absflow.facts import reading
 
 pytestmark = pytest.mark.spark
 
@@ -87,6 +88,7 @@ def test_checkpoints_are_those_of_the_job_as_it_is_now(spark, tmp_path):
     root = write_root(tmp_path / "job", [aircraft()], CHECKPOINT_HISTORY)
     restore(root, 2, 4)
     complete(root, 10, attempt=2, type="SAVEPOINT")
+    retire(root, 3)
     history = absflow.history(spark, str(root.path))
     end_driver(root, 3)
     rows = [row.asDict() for row in history.checkpoints().collect()]
@@ -99,6 +101,31 @@ def test_checkpoints_are_those_of_the_job_as_it_is_now(spark, tmp_path):
     assert rows[8]["sentence"] == "the driver ended while it was pending"
     assert [row["checkpoint_id"] for row in rows if row["abandoned"]] == [5, 6, 7, 8, 9]
     assert rows[9]["type"] == "SAVEPOINT"
+    history.create_views("now_")
+    assert rows_of(spark.table("now_checkpoints")) == rows_of(history.checkpoints())
+    assert rows_of(spark.table("now_checkpoint_stages")) == rows_of(history.stages())
+
+
+def test_checkpoints_are_shown_without_a_job_of_spark(spark, root):
+    """It would wait for a core beside a job that keeps all of them busy."""
+    spark.sparkContext.setJobGroup("looking", "no job of Spark")
+    try:
+        history = absflow.history(spark, str(root.path))
+        history.checkpoints().show()
+        assert history.stages(8).collect()
+        assert spark.sparkContext.statusTracker().getJobIdsForGroup("looking") == []
+        history.state("aircraft", 8).collect()
+        assert spark.sparkContext.statusTracker().getJobIdsForGroup("looking") != []
+    finally:
+        spark.sparkContext._jsc.clearJobGroup()
+
+
+def test_the_checkpoints_of_an_old_job_stay_where_they_are(spark, root, history, monkeypatch):
+    """They are not read into the driver, and look the same."""
+    few = rows_of(history.checkpoints()), rows_of(history.stages())
+    monkeypatch.setattr(reading, "_FEW", len(CHECKPOINT_HISTORY) - 1)
+    assert "LocalTableScan" not in physical(history.checkpoints())
+    assert (rows_of(history.checkpoints()), rows_of(history.stages())) == few
 
 
 # -- state ------------------------------------------------------------------------------------
@@ -267,6 +294,19 @@ def test_views_follow_the_tables(spark, tmp_path):
         new = frame.where(f"{column} = 4")
         new.write.format("delta").mode("append").save(str(root.path / table))
     assert spark.sql(query).first().newest == 4
+
+
+def test_a_query_over_several_views_is_of_one_moment(spark, tmp_path):
+    """Also if they were looked up before and behind a commit: as the tables are when it runs."""
+    root = write_root(tmp_path / "job", [aircraft()], CHECKPOINT_HISTORY[:3])
+    absflow.history(spark, str(root.path)).create_views("moment_")
+    newest = "max(checkpoint_id) AS {}"
+    one = spark.table("moment_checkpoints").where("status = 'COMPLETED'")
+    one = one.selectExpr(newest.format("a"))
+    complete(root, 4)
+    other = spark.table("moment_checkpoint_stages").selectExpr(newest.format("b"))
+    row = one.crossJoin(other).first()
+    assert (row.a, row.b) == (4, 4)
 
 
 # -- where the root may lie, and errors -------------------------------------------------------

@@ -20,6 +20,7 @@ __all__ = [
     "DeltaPosition",
     "LogTail",
     "actions_of",
+    "checkpoint_file",
     "commit_of",
     "commits_in",
     "file_of",
@@ -93,6 +94,11 @@ def _object(text: str | None) -> dict[str, Any]:
 def log_file(table: str, version: int) -> str:
     """The path of a commit."""
     return f"{table}/_delta_log/{version:0{_VERSION_DIGITS}d}.json"
+
+
+def checkpoint_file(table: str, version: int) -> str:
+    """The path of the log's checkpoint at a version, if that is one file."""
+    return f"{_log(table)}/{version:0{_VERSION_DIGITS}d}.checkpoint.parquet"
 
 
 def file_of(table: str, path: str) -> str:

@@ -8,7 +8,10 @@ several.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +19,13 @@ import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from absflow.storage.delta.log import actions_of, file_of, log_file
+from absflow.storage.delta.log import (
+    actions_of,
+    checkpoint_file,
+    file_of,
+    last_checkpoint,
+    log_file,
+)
 from absflow.storage.files import Files
 
 __all__ = ["FEW", "short_table"]
@@ -25,51 +34,125 @@ __all__ = ["FEW", "short_table"]
 FEW = 32
 # They come through Py4J, which is no way for many.
 MOST_BYTES = 1 << 20
+# Of a local table, for somebody who waits: a commit is read in a millisecond there.
+PATIENT_FEW = 400
+PATIENT_BYTES = 1 << 24
 _AT_ONCE = 8
 
 
-def short_table(files: Files, path: str) -> pa.Table | None:
+@dataclass(slots=True)
+class _Found:
+    """What a log says of a table, up to a commit."""
+
+    sizes: dict[str, int] = field(default_factory=dict)
+    metadata: dict[str, Any] | None = None
+    min_reader: int | None = None
+
+    def follow(self, action: dict[str, Any]) -> None:
+        """One more action."""
+        if (metadata := action.get("metaData")) is not None:
+            self.metadata = metadata
+        if (protocol := action.get("protocol")) is not None:
+            self.min_reader = protocol["minReaderVersion"]
+        if (added := action.get("add")) is not None:
+            self.sizes[added["path"]] = added["size"]
+        if (removed := action.get("remove")) is not None:
+            self.sizes.pop(removed["path"], None)
+
+
+def short_table(
+    files: Files, path: str, columns: Collection[str] | None = None, *, patient: bool = False
+) -> pa.Table | None:
     """All rows of a table that is not partitioned; None if Spark is to read it.
 
     So it is if the table has many commits or large files, or asks more of a reader than to read
     files; or if a file is not what is expected: Spark then reads it, or says what is wrong.
 
+    Args:
+        files: the file system.
+        path: the table's.
+        columns: those that are wanted, if it has them; None for all.
+        patient: a table on a local file system may be longer.
+
     Raises:
         StorageError: the file system refuses.
     """
+    local = files.mounted(path) if patient else None
+    if local is not None:
+        return _read(_local_bytes, local, columns, PATIENT_FEW, PATIENT_BYTES)
     if files.exists(log_file(path, FEW)) or files.exists(f"{path}/_delta_log/_last_checkpoint"):
         return None
-    there: dict[str, dict[str, Any]] = {}
-    metadata, protocol = None, None
-    version = 0
-    while (text := files.read(log_file(path, version))) is not None:
-        for action in actions_of(text):
-            metadata = action.get("metaData", metadata)
-            protocol = action.get("protocol", protocol)
-            if "add" in action:
-                there[action["add"]["path"]] = action["add"]
-            elif "remove" in action:
-                there.pop(action["remove"]["path"], None)
-        version += 1
-    if metadata is None or protocol is None or protocol["minReaderVersion"] > 1:
-        return None
-    if metadata["partitionColumns"] or sum(add["size"] for add in there.values()) > MOST_BYTES:
-        return None
-    columns = StructType.fromJson(json.loads(metadata["schemaString"]))
-    schema = to_arrow_schema(columns, timezone="UTC")
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(files.read_bytes, (file_of(path, name) for name in there)))
+    return _read(files.read_bytes, path, columns, FEW, MOST_BYTES)
+
+
+def _local_bytes(path: str) -> bytes | None:
     try:
-        return pa.concat_tables([schema.empty_table(), *(_rows(data, schema) for data in found)])
-    except (OSError, ValueError, TypeError):
+        return Path(path.removeprefix("file:")).read_bytes()
+    except FileNotFoundError:
         return None
+
+
+def _read(
+    read: Callable[[str], bytes | None],
+    path: str,
+    columns: Collection[str] | None,
+    few: int,
+    most_bytes: int,
+) -> pa.Table | None:
+    try:
+        found = _found(read, path, few)
+        if found is None or found.metadata is None or found.min_reader != 1:
+            return None
+        if found.metadata["partitionColumns"] or len(found.sizes) > few:
+            return None
+        if sum(found.sizes.values()) > most_bytes:
+            return None
+        described = StructType.fromJson(json.loads(found.metadata["schemaString"]))
+        schema = to_arrow_schema(described, timezone="UTC")
+        if columns is not None:
+            schema = pa.schema([each for each in schema if each.name in columns])
+
+        def rows(name: str) -> pa.Table:
+            return _rows(read(file_of(path, name)), schema)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return pa.concat_tables([schema.empty_table(), *pool.map(rows, found.sizes)])
+    except (OSError, ValueError, TypeError, KeyError, pa.ArrowException):
+        return None
+
+
+def _found(read: Callable[[str], bytes | None], path: str, few: int) -> _Found | None:
+    """What the log says, from its last checkpoint on; None if it goes on for more than ``few``."""
+
+    def text(file: str) -> str | None:
+        data = read(file)
+        return None if data is None else data.decode()
+
+    found, version = _Found(), 0
+    if (begun := last_checkpoint(text, path)) is not None:
+        data = read(checkpoint_file(path, begun))
+        if data is None:
+            return None  # it is in several files
+        wanted = ["add.path", "add.size", "metaData.schemaString", "metaData.partitionColumns"]
+        wanted += ["protocol.minReaderVersion"]
+        for action in pq.ParquetFile(pa.BufferReader(data)).read(wanted).to_pylist():
+            found.follow(action)
+        version = begun + 1
+    for at in range(version, version + few):
+        commit = text(log_file(path, at))
+        if commit is None:
+            return found
+        for action in actions_of(commit):
+            found.follow(action)
+    return None
 
 
 def _rows(data: bytes | None, schema: pa.Schema) -> pa.Table:
     """The rows of a file, with a null for a column that it does not have."""
     if data is None:
         raise FileNotFoundError
-    rows = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+    file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+    rows = file.read([name for name in schema.names if name in file.schema_arrow.names])
     columns = [
         rows[field.name].cast(field.type)
         if field.name in rows.column_names
