@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from absflow.columnar.forms import on_pandas, per_row
 from absflow.columnar.process import Process
 from absflow.columnar.restore_packer import Migration
-from absflow.declared import (
+from absflow.declared import called, declared_columns, declared_upgrade
+from absflow.declared_functions import (
     AnyProcess,
-    called,
-    declared_columns,
-    declared_upgrade,
-    process_functions,
-    timer_function,
+    FunctionsAsked,
+    declared_functions,
+    needs_event_time,
 )
 from absflow.errors import AbsflowError, GraphError
 from absflow.graph.check import check
@@ -38,8 +36,6 @@ from absflow.spark.start.decision import restore_plan_of
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.start.savepoint_writer import write_savepoint
 from absflow.spark.versions import check_versions
-from absflow.spark.worker.group_state import TIMEOUTS
-from absflow.spark.worker.per_key import KeyFunction, per_key, per_key_timeout
 from absflow.spark.worker.sendable import check_sendable
 from absflow.storage.root import StorageRoot
 from absflow.ttl import Ttl, declared_expiry
@@ -133,12 +129,13 @@ class Job:
         inputs: Node | str | Sequence[Node | str],
         *,
         key: str | Sequence[str],
-        state: str | StructType,
+        state: str | StructType | None = None,
         output: str | StructType,
         process: AnyProcess | Mapping[str, AnyProcess],
         form: str = "arrow",
         on_timer: Process | None = None,
         timeout: str = "NoTimeout",
+        time_mode: str = "None",
         ttl: Ttl | None = None,
         output_time: str | None = None,
         renamed_from: str | None = None,
@@ -154,33 +151,33 @@ class Job:
             state: the state columns of a key (Spark DDL or StructType), without the key.
             output: the columns of the rows it emits.
             process: the function, or one for each input by its name.
-            form: what the functions are: "arrow" or "pandas", columnar
-                (:mod:`absflow.columnar.process`); "per-key", written for
-                ``applyInPandasWithState``; "per-row" (:func:`absflow.columnar.forms.per_row`).
+            form: what they are: "arrow", "pandas" (:mod:`absflow.columnar.process`), "per-row",
+                "per-key" (for ``applyInPandasWithState``), "stateful-processor" and
+                "stateful-processor-in-pandas" (a ``StatefulProcessor``, which declares its state).
             on_timer: the function for timers, columnar; with it the others may set timers.
             timeout: of form "per-key": Spark's ``GroupStateTimeout``.
+            time_mode: of a ``StatefulProcessor``: Spark's ``timeMode``.
             ttl: how long the state of a key lives that nothing touches; without, for ever.
             output_time: the output column, a timestamp, that has the event times of the rows.
             renamed_from: for a restore: the stage's name in the checkpoint.
             defaults: for a restore: what its keys get in state columns that are new, by column.
-            migrate: for a restore from other state or key columns: takes a pyarrow.Table of old key
-                and state columns, a part of the state, returns one of new ones.
+            migrate: for a restore from other columns: a part of the state, a pyarrow.Table, to new.
 
         Raises:
             GraphError: something here cannot be read; the graph itself is checked at the start.
         """
-        given, times_out = _names(inputs), timeout != "NoTimeout"
-        columnar = self._form(name, form, timeout)
-        functions = process_functions(name, given, process, form)
+        given = _names(inputs)
+        asked = FunctionsAsked(process, form, state, on_timer, timeout, time_mode)
+        functions = declared_functions(name, given, asked, self._columns, self._time_zone)
         node = StageNode(
-            name=name,
-            inputs=given,
+            name,
+            given,
             key=(key,) if isinstance(key, str) else tuple(key),
-            state=declared_columns(name, "state", state, times_out=times_out),
+            state=declared_columns(name, "state", functions.state),
             output=declared_columns(name, "output", output),
-            process={n: columnar(function) for n, function in functions.items()},
+            process=functions.process,
             upgrade=declared_upgrade(renamed_from, defaults, migrate, timeout),
-            on_timer=self._timer_function(name, functions, form, on_timer, timeout),
+            on_timer=functions.on_timer,
             expiry=declared_expiry(name, ttl),
             output_time=output_time,
         )
@@ -272,54 +269,16 @@ class Job:
         """
         return write_savepoint(self._spark, self._checked(), states, base)
 
-    def _timer_function(
-        self,
-        stage: str,
-        functions: Mapping[str, AnyProcess],
-        form: str,
-        on_timer: Process | None,
-        timeout: str,
-    ) -> Process | None:
-        """The function for timers, columnar; None if the stage has none."""
-        if timeout != "NoTimeout":
-            return self._timeout_function(stage, functions, timeout)
-        if on_timer is None:
-            return None
-        return self._form(stage, form, timeout)(timer_function(stage, on_timer, form))
+    @property
+    def _time_zone(self) -> str:
+        return str(self._spark.conf.get("spark.sql.session.timeZone"))
 
-    def _timeout_function(
-        self, stage: str, functions: Mapping[str, AnyProcess], timeout: str
-    ) -> Process:
-        """The function for timers of a stage whose keys may time out."""
-        if len(functions) > 1:
-            raise GraphError(
-                f"stage {stage!r} has {len(functions)} inputs and timeout={timeout!r}; a key that "
-                "times out is given to the function of its one input"
-            )
-        ((given, function),) = functions.items()
+    def _columns(self, given: str) -> list[str]:
+        """The columns of a source or a stage that was declared before."""
         sources = {source.name: source.schema for source in self._sources}
         stages = {node.name: node.output for node in self._stages}
-        columns = {**sources, **stages}.get(given, pa.schema([])).names
-        time_zone = str(self._spark.conf.get("spark.sql.session.timeZone"))
-        return per_key_timeout(cast("KeyFunction", function), time_zone, timeout, columns)
-
-    def _form(self, stage: str, form: str, timeout: str) -> Callable[[Any], Process]:
-        """What makes a columnar function on Arrow tables out of one of this form."""
-        time_zone = str(self._spark.conf.get("spark.sql.session.timeZone"))
-        if timeout not in TIMEOUTS or (timeout != "NoTimeout" and form != "per-key"):
-            raise GraphError(
-                f"stage {stage!r}: timeout is {timeout!r} in form {form!r}; it must be one of "
-                f'{list(TIMEOUTS)}, and the form "per-key" if keys time out'
-            )
-        forms: dict[str, Callable[[Any], Process]] = {
-            "arrow": lambda function: function,
-            "pandas": on_pandas,
-            "per-key": lambda function: per_key(function, time_zone, timeout),
-            "per-row": per_row,
-        }
-        if form not in forms:
-            raise GraphError(f"stage {stage!r}: form is {form!r}, must be one of {list(forms)}")
-        return forms[form]
+        names: list[str] = {**sources, **stages}.get(given, pa.schema([])).names
+        return names
 
     def _write_plan(self, file: Path) -> int:
         """Write the document of the plan; the program's exit code."""
@@ -350,6 +309,11 @@ class Job:
         )
         for node in self._stages:
             check_sendable(node.name, called(node))
+            if needs_event_time(node.on_timer) and not graph.stages[node.name].timed:
+                raise GraphError(
+                    f'stage {node.name!r} has time_mode "EventTime", but none of its inputs has '
+                    "event time; declare source(..., event_time=...)"
+                )
         self._check_sinks_and_places(graph, settings)
         return JobSpec(graph, settings, self._frames, self._targets)
 

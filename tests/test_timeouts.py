@@ -4,71 +4,32 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from one_key_group import ROWS, OneKeyGroup
 
-from absflow.columnar.event_time import RootTime, TimeReport
-from absflow.columnar.packing import Packer
-from absflow.columnar.pages import TIME_TYPE, PageKind, decode, pages_of
-from absflow.columnar.spec import InputSpec, StageSpec
-from absflow.columnar.stage import Batch, run_range
-from absflow.columnar.stored import in_range, load
-from absflow.columnar.timers import TIMEOUT_FIELDS, timer_fields
-from absflow.protocol import alignment
+from absflow.columnar.timers import TIMEOUT_FIELDS
 from absflow.spark.worker.group_state import spark_watermark_ms
 from absflow.spark.worker.per_key import per_key, per_key_timeout
 
-ROWS = pa.schema([("k", pa.string()), ("ts", TIME_TYPE), ("v", pa.int64())])
-KEYS = pa.schema([("k", pa.string())])
 STATE = pa.schema([("n", pa.int64())])
 OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64()), ("out", pa.bool_())])
 PROCESSING, EVENT = "ProcessingTimeTimeout", "EventTimeTimeout"
 
 
-class Stage:
-    """A stage of one key group with such a function, through its micro-batches."""
+class Stage(OneKeyGroup):
+    """A stage with such a function."""
 
     def __init__(self, function, timeout):
-        time = RootTime("ts", 0) if timeout == EVENT else None
-        given = InputSpec("rows", ROWS, True, event_time=time, timed=time is not None)
-        state = pa.schema([*STATE, *TIMEOUT_FIELDS, *timer_fields()])
-        process = per_key(function, "UTC", timeout)
-        on_timer = per_key_timeout(function, "UTC", timeout, ROWS.names)
-        self.spec = StageSpec("s", (given,), KEYS, state, OUTPUT, {"rows": process}, 1, on_timer)
-        self.time, self.stored, self.number = self.spec.begin_time(), b"", 0
-
-    def batch(self, *rows, now_ms=0):
-        """Run one of rows (key, ms, value); what it emits."""
-        given = self.spec.input("rows")
-        timed = given.timed
-        packer = Packer("rows", ROWS, ("k",), 1, True, event_time=given.event_time, timed=timed)
-        table = pa.table(
-            {
-                "k": pa.array([k for k, _, _ in rows], pa.string()),
-                "ts": pa.array([ms * 1_000 for _, ms, _ in rows], pa.int64()).cast(TIME_TYPE),
-                "v": pa.array([v for _, _, v in rows], pa.int64()),
-            }
+        super().__init__(
+            per_key(function, "UTC", timeout),
+            per_key_timeout(function, "UTC", timeout, ROWS.names),
+            state=pa.schema([*STATE, *TIMEOUT_FIELDS]),
+            output=OUTPUT,
+            timed=timeout == EVENT,
         )
-        batches = table.to_batches() if rows else []
-        pages = [p for made in packer.pack(batches, 0, self.time) for p in pages_of(made)]
-        batch = Batch(self.number, now_ms, alignment.start(["rows"]), self.time)
-        work, out = run_range(self.spec, batch, pages, self.stored), []
-        while True:
-            try:
-                out.append(next(work))
-            except StopIteration as end:
-                self.stored = end.value
-                break
-        self.number += 1
-        for page in out:
-            if page.kind is PageKind.REPORT:
-                self.time = TimeReport.from_payload(page.payload.decode()).time
-        data = [decode(p.payload, OUTPUT, "") for p in out if p.kind is PageKind.DATA]
-        return [tuple(row.values()) for table in data for row in table.to_pylist()]
 
     def keys(self):
         """The keys that are kept, with or without state."""
-        kept = in_range(self.stored, "") if self.stored else {}
-        tables = [load(k, KEYS, self.spec.state, None, "").flat().table for k in kept.values()]
-        live = (row for t in tables for row in t.to_pylist() if not row["_deleted"])
+        live = self.rows_of_state()
         return {row["k"]: (row["n"], row["_exists"], row["_timeout_ms"]) for row in live}
 
 

@@ -26,7 +26,15 @@ import pyarrow as pa
 from absflow.columnar.process import Context, Process, Result, check_whole
 from absflow.errors import ResultError
 
-__all__ = ["RowFunction", "can_take", "on_pandas", "per_row", "state_rows", "takes_context"]
+__all__ = [
+    "RowFunction",
+    "can_take",
+    "on_pandas",
+    "per_row",
+    "python_values",
+    "state_rows",
+    "takes_context",
+]
 
 _Values: TypeAlias = "tuple[Any, ...]"
 _Answer: TypeAlias = "tuple[_Values | None, Iterable[_Values] | None]"
@@ -146,10 +154,10 @@ def _tuples(table: pa.Table) -> list[tuple[Any, ...]]:
     """The rows as tuples of Python values."""
     if not table.num_columns:
         return [()] * table.num_rows
-    return list(zip(*(_values(column) for column in table.columns), strict=True))
+    return list(zip(*(python_values(column) for column in table.columns), strict=True))
 
 
-def _values(column: pa.ChunkedArray) -> list[Any]:
+def python_values(column: pa.ChunkedArray) -> list[Any]:
     """As ``to_pylist``, which makes an Arrow scalar for every value, but ten times as fast."""
     type_ = column.type
     text = pa.types.is_string(type_) or pa.types.is_large_string(type_)

@@ -19,7 +19,7 @@ first and last values need no join.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -81,6 +81,8 @@ class Context:
             behind it. None if there is none yet, or no input has event time.
         timed: whether any input of the stage has event time.
         late: for each row, whether it came late (sources with ``late="process"``); bool.
+        timers: by domain ("event", "processing"), for each row of ``state`` the timers of its key
+            that wait: a list of ``time`` and ``name``. Empty if the stage has no ``on_timer``.
     """
 
     stage: str
@@ -96,6 +98,7 @@ class Context:
     watermark: datetime | None = None
     timed: bool = False
     late: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    timers: Mapping[str, pa.ChunkedArray] = field(default_factory=dict)
 
 
 Process = Callable[[Any, Any, Context], Result]
@@ -163,6 +166,16 @@ class _Given:
         names = self.touched.table.column_names
         own = [name for name in HIDDEN_COLUMNS if name in names]
         return self.touched.table.drop_columns(own) if own else self.touched.table
+
+    @property
+    def timers(self) -> dict[str, pa.ChunkedArray]:
+        """The keys' timers, by domain."""
+        table = self.touched.table
+        return {
+            domain.value: table[domain.column]
+            for domain in Domain
+            if domain.column in table.column_names
+        }
 
     def only(self, start: int, stop: int) -> _Given:
         """The part that belongs to the keys numbered ``start`` to ``stop``."""
@@ -319,6 +332,7 @@ def _invoke(process: Process, made: Call, given: _Given) -> Result:
         watermark=to_datetime(made.watermark),
         timed=made.timed,
         late=given.late,
+        timers=given.timers,
         key=made.key,
         output=made.output,
         key_of_row=given.codes,

@@ -51,4 +51,5 @@ def _held(function: Callable[..., Any]) -> Mapping[str, object]:
     if inspect.isfunction(given):
         found = inspect.getclosurevars(given)
         return {**found.globals, **found.nonlocals}
-    return dict(getattr(given, "__dict__", {}))
+    owner = getattr(given, "__self__", given)  # of a method its object
+    return dict(getattr(owner, "__dict__", {}))

@@ -21,6 +21,7 @@ from absflow.columnar.spec import StageSpec
 from absflow.columnar.stage import Batch, run_range
 from absflow.errors import ProtocolViolation
 from absflow.protocol import alignment_state, event_time
+from absflow.spark.worker.processor import ProcessorFunction
 from absflow.storage.state_files import MountedStateFiles
 
 __all__ = [
@@ -90,6 +91,10 @@ def stage_function(
         if edge is not None:  # a partition has one range, so this is all of the partition
             out = edge.repack(out, number, task.partitionId())
         yield from _frames(out, page_bytes)
+        functions: tuple[object, ...] = (*spec.process.values(), spec.on_timer)
+        for function in functions:
+            if isinstance(function, ProcessorFunction):
+                function.close()
 
     return run
 
