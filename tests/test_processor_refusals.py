@@ -28,7 +28,7 @@ from absflow.spark.worker.processor_init import asked_variables
     ],
 )
 def test_a_value_that_does_not_fit_is_refused(wrong: Any, words: str) -> None:
-    """With the stage, the key and what was expected; Spark would keep null, or hang."""
+    """With the stage, the key and what was expected; Spark 4.2 hangs on the second."""
     stage = Stage(Wide(wrong))
     with pytest.raises((ProcessError, ResultError), match=words) as raised:
         stage.batch(("k", 0, 0))
