@@ -17,6 +17,8 @@ __all__ = ["Watermark", "root_time"]
 _KAFKA = ("topic", "partition")
 # Options of Spark's Kafka source that have several tasks read one partition.
 _SPLITTING = {"minpartitions", "maxrecordsperpartition"}
+# An option of Delta's source on Databricks; the Delta that absflow runs on passes over it.
+_IN_ORDER = "witheventtimeorder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,12 @@ def root_time(
             'source(..., event_time="...")'
         )
     _check_column(name, schema, column)
+    if format == "delta" and _IN_ORDER in options:
+        raise GraphError(
+            f"source {name!r} has the option withEventTimeOrder, which this Delta does not know, "
+            "and would pass over in silence; leave it out, and read the table's first snapshot in "
+            "one micro-batch (a greater maxFilesPerTrigger), or its commits (startingVersion)"
+        )
     declared = watermark or Watermark()
     idle_ms = _duration(name, "idle", declared.idle, duration_or_never)
     if idle_ms is not None and bounded:

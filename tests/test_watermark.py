@@ -88,6 +88,13 @@ def test_a_bounded_source_is_never_idle() -> None:
         declared("ts", Watermark(idle="1min"), bounded=True)
 
 
+def test_trap_20_an_option_that_delta_would_pass_over_is_refused() -> None:
+    words = "'rows' has the option withEventTimeOrder, which this Delta does not know"
+    with pytest.raises(GraphError, match=words):
+        declared(format="delta", options=["withEventTimeOrder".lower()])
+    assert declared(format="delta", options=["maxfilespertrigger"]) == RootTime("ts", 0)
+
+
 def graph(*stages: StageNode, late: str = "table", other: bool = False) -> Graph:
     """A graph over a source with event time, and over one without if there is an ``other``."""
     sources = [SourceNode("rows", ROWS, event_time=RootTime("ts", 7, late=late))]

@@ -189,12 +189,17 @@ def remembered(events: pd.DataFrame, files: int) -> pd.DataFrame:
 
 
 def windows(
-    spark: SparkSession, root: Path, events: DataFrame | None = None, mode: str = "immediate"
+    spark: SparkSession,
+    root: Path,
+    events: DataFrame | None = None,
+    mode: str = "immediate",
+    *,
+    bounded: bool = False,
 ) -> absflow.Job:
     """The job over files, or over other events; sinks ``windows`` and ``days`` below ``root``."""
     job = absflow.Job("windows", spark)
     declared = absflow.Watermark(delay="1h", by="p" if events is None else None)
-    bounded = events is None
+    bounded = bounded or events is None
     if events is None:
         frame = spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1)
         events = frame.parquet(str(root / "events"))
