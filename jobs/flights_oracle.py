@@ -13,9 +13,11 @@ import numpy as np
 import pandas as pd
 from flights_data import files
 
-__all__ = ["Expected", "differences", "expected"]
+__all__ = ["Expected", "ExpectedHours", "differences", "expected", "expected_hours"]
 
 _EXAMPLES = 3
+_HOUR = pd.Timedelta(hours=1)
+_DELAY = pd.Timedelta(hours=6)
 
 
 class Expected(NamedTuple):
@@ -73,6 +75,56 @@ def expected(
     )
 
 
+class ExpectedHours(NamedTuple):
+    """The answer of stage ``hourly``.
+
+    Attributes:
+        hours: every hour of every airport, of the departures that were not late.
+        late: the departures that were late, by ``leg_id``.
+        watermark: how far event time has come; None if nothing was read.
+    """
+
+    hours: pd.DataFrame
+    late: pd.DataFrame
+    watermark: pd.Timestamp | None
+
+    @property
+    def open(self) -> pd.DataFrame:
+        """The hours that are not over: the stage's state, until its source has ended."""
+        if self.watermark is None:
+            return self.hours
+        return self.hours[self.hours["hour"] + _HOUR > self.watermark]
+
+
+def expected_hours(directory: str | Path, leg_files: int | None = None) -> ExpectedHours:
+    """What must come of the departures, if each file is a micro-batch.
+
+    Late is what is more than the delay behind the newest departure of its airport in the files
+    before.
+
+    Args:
+        directory: where :func:`flights_data.prepare` wrote.
+        leg_files: use the first so many files of legs; None for all.
+    """
+    paths = files(Path(directory) / "legs")
+    newest: dict[str, pd.Timestamp] = {}
+    parts = [_departures(paths[0]).head(0).assign(late=False)]
+    for path in paths[:leg_files]:
+        rows = _departures(path)
+        before = pd.to_datetime(rows["origin"].map(newest), utc=True)
+        parts.append(rows.assign(late=rows["at"] < before - _DELAY))
+        for origin, at in rows.groupby("origin")["at"].max().items():
+            newest[str(origin)] = max(at, newest.get(str(origin), at))
+    rows = pd.concat(parts, ignore_index=True)
+    late = rows["late"].astype(bool)
+    on_time = rows[~late].assign(
+        departures=1, delayed=rows["dep_delay"] >= 15, minutes=rows["dep_delay"].clip(lower=0)
+    )
+    sums = on_time.groupby(["origin", "hour"], as_index=False)[["departures", "delayed", "minutes"]]
+    reached = min(newest.values()) - _DELAY - pd.Timedelta(microseconds=1) if newest else None
+    return ExpectedHours(sums.sum(), rows[late].drop(columns="late"), reached)
+
+
 def differences(
     actual: pd.DataFrame, expected: pd.DataFrame, key: str | Sequence[str] = "leg_id"
 ) -> list[str]:
@@ -115,6 +167,14 @@ def _read(folder: Path, count: int | None, order: str) -> pd.DataFrame:
         if name in frame:
             frame[name] = frame[name].astype("Int64")
     return frame.sort_values(order, kind="stable", ignore_index=True)
+
+
+def _departures(path: Path) -> pd.DataFrame:
+    """The departures of a file, with the times and hours in which they left."""
+    legs = pd.read_parquet(path, columns=["leg_id", "origin", "sched", "dep_delay"])
+    legs = legs[legs["dep_delay"].notna()].astype({"dep_delay": "int64"})
+    at = legs["sched"] + pd.to_timedelta(legs["dep_delay"], unit="min")
+    return legs.drop(columns="sched").assign(at=at, hour=at.dt.floor("1h"))
 
 
 def _inherited(legs: pd.DataFrame) -> pd.Series:

@@ -1,4 +1,4 @@
-"""The two stages of the flights job: what an aircraft hands on, and what the weather does.
+"""The stages of the flights job: what an aircraft hands on, what the weather does, and each hour.
 
 Stage ``aircraft`` (key ``tailnum``) follows each aircraft from leg to leg. A leg that leaves late
 *inherits* delay if the leg before came in late: as many minutes as it left late, but no more than
@@ -9,6 +9,9 @@ A leg is *resolved* once weather of its hour or of a later one has been seen at 
 waits in the state until then. Which legs and weather rows meet in one micro-batch is chance; what
 comes out must not depend on it. It does not, as long as each input comes in time order: legs up to
 :data:`KEPT_DAYS` late, weather exactly.
+
+Stage ``hourly`` (key ``origin``, ``hour``) counts what leaves each airport, by the hour in which it
+really leaves. An hour is over, and emitted, when the watermark has come to its end.
 
 Each function gets all rows and all touched keys of a key group at once and works on whole columns
 (NumPy arrays of 64-bit integers, times in microseconds). Rows are added up in integers only, so
@@ -30,7 +33,11 @@ __all__ = [
     "AIRPORTS_OUTPUT",
     "AIRPORTS_STATE",
     "CONDITIONS",
+    "HOURLY_OUTPUT",
+    "HOURLY_STATE",
     "KEPT_DAYS",
+    "count_departures",
+    "end_hour",
     "legs_at_airport",
     "rotate",
     "weather_at_airport",
@@ -55,6 +62,8 @@ AIRPORTS_OUTPUT = (
     "leg_id long, origin string, hour timestamp, tailnum string, condition string, dep_delay int, "
     "inherited int"
 )
+HOURLY_STATE = "departures long, delayed long, minutes long"
+HOURLY_OUTPUT = "origin string, hour timestamp, departures long, delayed long, minutes long"
 
 CONDITIONS = ("clear", "fog", "rain", "snow", "unknown", "wind")
 KEPT_DAYS = 30
@@ -64,6 +73,7 @@ Flags = npt.NDArray[np.bool_]
 
 _HOUR = 3_600_000_000
 _DAY = 24 * _HOUR
+_ON_TIME = 15  # minutes: as the aviation authorities count it
 _NEVER = -(2**62)  # in the place of a null time: before every other, and safe to subtract
 _HIGHEST_WIND = 200.0  # mph; the one higher reading of the year (1048) is a fault
 _TIME = pa.timestamp("us", tz="UTC")
@@ -169,6 +179,28 @@ def weather_at_airport(rows: pa.Table, state: pa.Table, context: Context) -> Res
     columns = [rows["hour"], pa.array(_condition(rows))]
     seen = pa.Table.from_arrays(columns, names=["hour", "condition"])
     return _advance(state, _nothing(_LEG), _owned(seen, key).take(pa.array(fresh)))
+
+
+def count_departures(rows: pa.Table, state: pa.Table, context: Context) -> Result:
+    """Process function of stage ``hourly``; each hour has a timer at its end."""
+    key = context.key_of_row
+    delay, _ = _ints(rows["dep_delay"])
+    hour, _ = _ints(state["hour"])
+    sums = {
+        "departures": _added(state["departures"], key, np.ones_like(delay)),
+        "delayed": _added(state["delayed"], key, delay >= _ON_TIME),
+        "minutes": _added(state["minutes"], key, np.maximum(delay, 0)),
+    }
+    keys = {"origin": state["origin"], "hour": state["hour"]}
+    return Result(
+        state=pa.table({**keys, **sums}),
+        timers=pa.table({**keys, "time": _times(hour + _HOUR)}),
+    )
+
+
+def end_hour(timers: pa.Table, state: pa.Table, context: Context) -> Result:
+    """Timer function of stage ``hourly``: hours that are over are emitted and forgotten."""
+    return Result(output=state, delete=np.ones(state.num_rows, dtype=bool))
 
 
 def _advance(state: pa.Table, legs: pa.Table, weather: pa.Table) -> Result:

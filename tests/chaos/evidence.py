@@ -21,6 +21,7 @@ __all__ = [
     "facts",
     "files_read",
     "in_flight",
+    "late_rows",
     "stage_of",
     "state_at",
     "state_history",
@@ -142,6 +143,11 @@ def in_flight(storage: Path, fact: Mapping[str, Any], stage: str, key: str) -> d
         found[state["input"]] = [value for rows in mine for value in rows[key]]
         assert len(found[state["input"]]) == state["rows"], state
     return found
+
+
+def late_rows(storage: Path, source: str) -> pd.DataFrame:
+    """The rows of a source that came late."""
+    return pd.DataFrame(_rows(storage / "late" / source))
 
 
 def state_at(history: pd.DataFrame, fact: Mapping[str, Any], stage: str, key: str) -> pd.DataFrame:

@@ -188,6 +188,7 @@ class Flights:
 
     endless = False
     named = Named(id=["leg_id"], lane=["origin", "tailnum"], order="leg_id")
+    _of_hours = Named(id=["origin", "hour"], lane=["origin", "hour"], order="departures")
 
     def __init__(self, root: Path, sink_mode: str = "immediate", mode: str = "aligned") -> None:
         self._root, self.storage, self._data = root, root / "job", root / "data"
@@ -195,6 +196,7 @@ class Flights:
             **_conf(self.storage, mode),
             "spark.flights.data": str(self._data),
             "spark.flights.sink": str(root / "sink"),
+            "spark.flights.hourly": str(root / "hourly"),
             "spark.flights.sink.mode": sink_mode,
         }
         self.command = Command(CHECKOUT / "jobs" / "flights.py", conf)
@@ -210,8 +212,15 @@ class Flights:
         commits = evidence.commits(self._root / "sink")
         due = flights_oracle.expected(self._data)
         found = check_rows(due.resolved, commits, self.named, lives)
+        hours = evidence.commits(self._root / "hourly")
+        due_hours = flights_oracle.expected_hours(self._data)
+        found += check_rows(due_hours.hours, hours, self._of_hours, lives)
+        rows = evidence.late_rows(self.storage, "departures")[due_hours.late.columns]
+        wrong = flights_oracle.differences(rows, due_hours.late, ["leg_id"])
+        found += [Anomaly(Kind.CHANGED, f"late departures: {text}") for text in wrong]
         history = {
-            stage: evidence.state_history(self.storage, stage) for stage in ("aircraft", "airports")
+            stage: evidence.state_history(self.storage, stage)
+            for stage in ("aircraft", "airports", "hourly")
         }
         late = 0
         for fact in evidence.completed(self.storage):
@@ -234,7 +243,25 @@ class Flights:
             ):
                 said = flights_oracle.differences(state[due_rows.columns], due_rows, key)
                 found += _wrong_state(fact, stage, said)
-        return _findings(self.storage, commits, found, late)
+            found += self._hours_at(fact, history["hourly"])
+        return _findings(self.storage, [*commits, *hours], found, late)
+
+    def _hours_at(self, fact: Mapping[str, Any], history: pd.DataFrame) -> Iterator[Anomaly]:
+        """What is wrong with stage ``hourly`` at a checkpoint."""
+        files = evidence.files_read(fact, "hourly", "departures")
+        due, said = (
+            flights_oracle.expected_hours(self._data, files),
+            evidence.watermark(fact, "hourly"),
+        )
+        if said != due.watermark:
+            text = f"the watermark is {said}, but its positions say {due.watermark}"
+            yield from _wrong_state(fact, "hourly", [text])
+        if files < len(flights_data.files(self._data / "legs")):  # else all timers have fired
+            state = evidence.state_at(history, fact, "hourly", ["origin", "hour"])
+            wrong = flights_oracle.differences(
+                state[due.open.columns], due.open, ["origin", "hour"]
+            )
+            yield from _wrong_state(fact, "hourly", wrong)
 
 
 class Clock:

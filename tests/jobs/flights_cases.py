@@ -12,16 +12,20 @@ import flights_stages
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from absflow.columnar.event_time import RootTime, TimeReport, watermark_payload
 from absflow.columnar.packing import Packer
-from absflow.columnar.pages import Page, channel_schema, decode, page_batch, pages_of
+from absflow.columnar.pages import Page, PageKind, channel_schema, decode, page_batch, pages_of
 from absflow.columnar.pages import unpack as unpack_pages
 from absflow.columnar.spec import InputSpec, StageSpec
-from absflow.columnar.stage import Batch, run_key_group
+from absflow.columnar.stage import Batch, run_key_group, run_range
 from absflow.columnar.state import state_schema
-from absflow.columnar.stored import KeyGroupState
+from absflow.columnar.stored import KeyGroupState, in_range, load
+from absflow.columnar.timers import timer_fields
 from absflow.protocol import alignment
+from absflow.protocol.watermarks import WatermarkStatus
 
 NOON = dt.datetime(2013, 7, 1, 12, tzinfo=dt.timezone.utc)
 TYPES = {
@@ -59,6 +63,7 @@ def ddl(text: str) -> pa.Schema:
 
 LEGS, WEATHER = ddl(flights_data.LEGS), ddl(flights_data.WEATHER)
 ROTATED = ddl(flights_stages.AIRCRAFT_OUTPUT)
+DEPARTURES = ddl("leg_id long, origin string, dep_delay int, at timestamp, hour timestamp")
 
 
 @dataclass
@@ -138,6 +143,79 @@ def airports(key_groups: int = 128, root: bool = False) -> Stage:
             },
             key_groups=key_groups,
         )
+    )
+
+
+class Hourly:
+    """Stage ``hourly`` in memory: all key groups as one range, with event time."""
+
+    def __init__(self, key_groups: int = 16) -> None:
+        time = RootTime("at", 6 * 3_600_000_000, ("origin",))
+        given = InputSpec("departures", DEPARTURES, True, True, event_time=time, timed=True)
+        self.spec = StageSpec(
+            name="hourly",
+            inputs=(given,),
+            keys=ddl("origin string, hour timestamp"),
+            state=pa.schema([*ddl(flights_stages.HOURLY_STATE), *timer_fields()]),
+            output=ddl(flights_stages.HOURLY_OUTPUT),
+            process={"departures": flights_stages.count_departures},
+            key_groups=key_groups,
+            on_timer=flights_stages.end_hour,
+        )
+        self.time, self.stored, self.batch_id = self.spec.begin_time(), b"", 0
+
+    def run(self, rows: pa.Table, ended: bool = False) -> tuple[pa.Table, pa.Table]:
+        """One micro-batch, at a barrier if the source has ended: the hours, and what was late."""
+        (given,) = self.spec.inputs
+        keys, groups = tuple(self.spec.keys.names), self.spec.key_groups
+        packer = Packer(
+            given.name, given.schema, keys, groups, True, event_time=given.event_time, timed=True
+        )
+        pages = [p for made in packer.pack(rows.to_batches(), 0, self.time) for p in pages_of(made)]
+        if ended:
+            said = watermark_payload(None, WatermarkStatus.ENDED)
+            pages += [
+                Page(group, PageKind.BARRIER, given.name, checkpoint_id=1, payload=said)
+                for group in range(groups)
+            ]
+        batch = Batch(self.batch_id, 0, alignment.start([given.name]), self.time)
+        made = list(self._emitted(batch, pages))
+        for page in made:
+            if page.kind is PageKind.REPORT and b'"alignment"' not in page.payload:
+                self.time = TimeReport.from_payload(page.payload.decode()).time
+        self.batch_id += 1
+        return (
+            _decoded(made, PageKind.DATA, self.spec.output),
+            _decoded(pages, PageKind.LATE, given.schema),
+        )
+
+    def _emitted(self, batch: Batch, pages: list[Page]) -> Iterator[Page]:
+        self.stored = yield from run_range(self.spec, batch, pages, self.stored)
+
+    def state(self) -> pa.Table:
+        kept = in_range(self.stored, "") if self.stored else {}
+        tables = [
+            load(k, self.spec.keys, self.spec.state, None, "").flat().table for k in kept.values()
+        ]
+        names = self.spec.output.names
+        schema = self.spec.output
+        live = [t.filter(pc.invert(t["_deleted"])).select(names).cast(schema) for t in tables]
+        return pa.concat_tables([schema.empty_table(), *live])
+
+
+def _decoded(pages: list[Page], kind: PageKind, schema: pa.Schema) -> pa.Table:
+    tables = [decode(page.payload, schema, "") for page in pages if page.kind is kind]
+    return pa.Table.from_batches(tables, schema)
+
+
+def departures(rows: pa.Table) -> pa.Table:
+    """The legs of a file that left, as the job selects them."""
+    legs = rows.filter(rows["dep_delay"].is_valid())
+    late = pa.array(legs["dep_delay"].to_numpy().astype("timedelta64[m]").astype("timedelta64[us]"))
+    at = pc.add(legs["sched"], late)
+    hour = pc.floor_temporal(at, unit="hour")
+    return pa.table(
+        [legs["leg_id"], legs["origin"], legs["dep_delay"], at, hour], schema=DEPARTURES
     )
 
 
