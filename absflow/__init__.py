@@ -36,6 +36,7 @@ from absflow.history import History, history
 
 if TYPE_CHECKING:
     from absflow.columnar.process import Context, Result
+    from absflow.columnar.row_timers import KeyTimers, Timer
     from absflow.job import Job
     from absflow.sinks import DeltaSink, ForeachBatchSink, Sink, SinkWrite
     from absflow.spark.control.progress import Progress
@@ -55,6 +56,7 @@ __all__ = [
     "History",
     "Job",
     "JobFailedError",
+    "KeyTimers",
     "NotFoundError",
     "PageCorruptError",
     "PageSizeError",
@@ -72,6 +74,7 @@ __all__ = [
     "SinkWrite",
     "StateError",
     "StorageError",
+    "Timer",
     "Ttl",
     "VersionError",
     "Watermark",
@@ -84,11 +87,13 @@ if not TYPE_CHECKING:  # a checker that saw this would take any name for one of 
         "DeltaSink": "absflow.sinks",
         "ForeachBatchSink": "absflow.sinks",
         "Job": "absflow.job",
+        "KeyTimers": "absflow.columnar.row_timers",
         "Progress": "absflow.spark.control.progress",
         "Result": "absflow.columnar.process",
         "Run": "absflow.spark.control.run",
         "Sink": "absflow.sinks",
         "SinkWrite": "absflow.sinks",
+        "Timer": "absflow.columnar.row_timers",
         "Ttl": "absflow.ttl",
         "Watermark": "absflow.watermark",
     }
@@ -97,7 +102,7 @@ if not TYPE_CHECKING:  # a checker that saw this would take any name for one of 
         """Import a public name on first use (PEP 562)."""
         if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if _LAZY[name] != "absflow.columnar.process":
+        if not _LAZY[name].startswith("absflow.columnar."):
             # An error of our own before one of the insides of another pyspark.
             importlib.import_module("absflow.spark.versions").check_packages()
         value = getattr(importlib.import_module(_LAZY[name]), name)

@@ -12,7 +12,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
-from absflow.columnar.forms import RowFunction, can_take, on_pandas, per_row
+from absflow.columnar.forms import (
+    RowFunction,
+    RowTimerFunction,
+    can_take,
+    on_pandas,
+    per_row,
+    per_row_timers,
+)
 from absflow.columnar.process import Process
 from absflow.columnar.timers import TIMEOUT_FIELDS
 from absflow.declared import declared_type
@@ -23,9 +30,17 @@ from absflow.spark.worker.processor import ProcessorStage
 from absflow.spark.worker.processor_init import TIME_MODES, asked_variables
 from absflow.spark.worker.sendable import check_sendable
 
-__all__ = ["AnyProcess", "Functions", "FunctionsAsked", "declared_functions", "needs_event_time"]
+__all__ = [
+    "AnyProcess",
+    "AnyTimerFunction",
+    "Functions",
+    "FunctionsAsked",
+    "declared_functions",
+    "needs_event_time",
+]
 
 AnyProcess: TypeAlias = "Process | RowFunction | KeyFunction | StatefulProcessor"
+AnyTimerFunction: TypeAlias = "Process | RowTimerFunction"
 
 # What a process function may be called with, by its form.
 _ARGUMENTS = {
@@ -34,7 +49,12 @@ _ARGUMENTS = {
     "per-key": ["key, frames, state", "key, frames, state, context"],
     "per-row": ["state, row", "state, row, context"],
 }
-
+# And one for timers, by the forms that may have one.
+_TIMER_ARGUMENTS = {
+    "arrow": ["rows, state, context"],
+    "pandas": ["rows, state, context"],
+    "per-row": ["timer, state", "timer, state, context"],
+}
 
 _TIMEOUTS = pa.schema(TIMEOUT_FIELDS)
 # By form, whether a StatefulProcessor is given pandas frames.
@@ -63,7 +83,7 @@ class FunctionsAsked:
     process: AnyProcess | Mapping[str, AnyProcess]
     form: str
     state: str | StructType | None
-    on_timer: Process | None
+    on_timer: AnyTimerFunction | None
     timeout: str
     time_mode: str
 
@@ -87,10 +107,10 @@ def declared_functions(
     Raises:
         GraphError: they are none of this form.
     """
-    form, state, on_timer = asked.form, asked.state, asked.on_timer
+    form, state = asked.form, asked.state
     _check_words(stage, form, asked.timeout, asked.time_mode)
     if form in _PROCESSORS:
-        if state is not None or on_timer is not None:
+        if state is not None or asked.on_timer is not None:
             raise GraphError(
                 f"stage {stage!r}: a StatefulProcessor says in init which state it has, and in "
                 "handleExpiredTimer what its timers do; leave out state and on_timer"
@@ -101,11 +121,12 @@ def declared_functions(
     functions = _process_functions(stage, inputs, asked.process, form)
     made_columnar = _columnar(form, time_zone, asked.timeout)
     columns_of_state = declared_type(stage, "state", state)
+    on_timer: Process | None = None
     if asked.timeout != "NoTimeout":
         on_timer = _timeout_function(stage, functions, asked.timeout, columns, time_zone)
         columns_of_state = StructType([*columns_of_state, *from_arrow_schema(_TIMEOUTS)])
-    elif on_timer is not None:
-        on_timer = made_columnar(_timer_function(stage, on_timer, form))
+    elif asked.on_timer is not None:
+        on_timer = _timer_function(stage, asked.on_timer, form)
     made = {given: made_columnar(function) for given, function in functions.items()}
     return Functions(made, on_timer, columns_of_state)
 
@@ -165,19 +186,23 @@ def _timeout_function(
     return per_key_timeout(cast("KeyFunction", function), time_zone, timeout, columns(given))
 
 
-def _timer_function(stage: str, on_timer: AnyProcess, form: str) -> AnyProcess:
-    """The function for timers, seen to be one."""
-    if form not in ("arrow", "pandas"):
+def _timer_function(stage: str, on_timer: AnyTimerFunction, form: str) -> Process:
+    """The function for timers, seen to be one and made columnar."""
+    if form not in _TIMER_ARGUMENTS:
         raise GraphError(
             f"stage {stage!r}: its functions are of form {form!r}, which sets no timers; with "
-            'on_timer the form must be "arrow" or "pandas"'
+            f"on_timer the form must be one of {list(_TIMER_ARGUMENTS)}"
         )
-    if not callable(on_timer) or not can_take(on_timer, 3):
+    ways = _TIMER_ARGUMENTS[form]
+    if not callable(on_timer) or not any(can_take(on_timer, len(w.split(", "))) for w in ways):
         raise GraphError(
-            f"stage {stage!r}: on_timer must be a function that is called with (rows, state, "
-            f"context), not {on_timer!r}"
+            f"stage {stage!r}: on_timer must be a function that is called with "
+            f"({') or ('.join(ways)}), not {on_timer!r}"
         )
-    return on_timer
+    if form == "per-row":
+        return per_row_timers(cast("RowTimerFunction", on_timer))
+    given = cast("Process", on_timer)
+    return on_pandas(given) if form == "pandas" else given
 
 
 def _process_functions(

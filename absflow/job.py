@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from absflow.columnar.process import Process
 from absflow.columnar.restore_packer import Migration
 from absflow.declared import called, declared_columns, declared_upgrade
 from absflow.declared_functions import (
     AnyProcess,
+    AnyTimerFunction,
     FunctionsAsked,
     declared_functions,
     needs_event_time,
@@ -41,7 +41,7 @@ from absflow.storage.root import StorageRoot
 from absflow.ttl import Ttl, declared_expiry
 from absflow.watermark import Watermark, root_time
 
-__all__ = ["AnyProcess", "Job", "Node"]
+__all__ = ["AnyProcess", "AnyTimerFunction", "Job", "Node"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Job:
         output: str | StructType,
         process: AnyProcess | Mapping[str, AnyProcess],
         form: str = "arrow",
-        on_timer: Process | None = None,
+        on_timer: AnyTimerFunction | None = None,
         timeout: str = "NoTimeout",
         time_mode: str = "None",
         ttl: Ttl | None = None,
@@ -154,7 +154,7 @@ class Job:
             form: what they are: "arrow", "pandas" (:mod:`absflow.columnar.process`), "per-row",
                 "per-key" (for ``applyInPandasWithState``), "stateful-processor" and
                 "stateful-processor-in-pandas" (a ``StatefulProcessor``, which declares its state).
-            on_timer: the function for timers, columnar; with it the others may set timers.
+            on_timer: that for timers, of the same form; with it the others may set timers.
             timeout: of form "per-key": Spark's ``GroupStateTimeout``.
             time_mode: of a ``StatefulProcessor``: Spark's ``timeMode``.
             ttl: how long the state of a key lives that nothing touches; without, for ever.

@@ -29,6 +29,24 @@ def per_row(state, row):
     return state, None
 
 
+def per_key(key, frames, state):
+    return ()
+
+
+def over_all(rows, state, context, more):
+    return None
+
+
+def over(timer, state):
+    return None, None
+
+
+def test_a_function_per_row_may_have_one_for_timers() -> None:
+    """Which becomes columnar, as it does itself."""
+    made = declared(("a",), asked(per_row, "per-row", state=INT, on_timer=over))
+    assert made.on_timer.__wrapped__ is over  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("mode", ["None", "ProcessingTime", "eventtime"])
 @pytest.mark.parametrize("form", ["stateful-processor", "stateful-processor-in-pandas"])
 def test_a_processor_declares_its_state(form: str, mode: str) -> None:
@@ -54,6 +72,13 @@ def test_a_processor_declares_its_state(form: str, mode: str) -> None:
         ("a", asked(per_row, "per-row"), "has no state; give its columns"),
         ("a", asked(per_row, "per-row", state=INT, time_mode="EventTime"), "it is of the forms"),
         ("a", asked(per_row, "per row", state=INT), "form is 'per row', must be one of"),
+        (
+            "a",
+            asked(per_row, "per-row", state=INT, on_timer=over_all),
+            r"\(timer, state\) or \(timer",
+        ),
+        ("a", asked(per_row, "per-row", state=INT, on_timer=3), "on_timer must be a function that"),
+        ("a", asked(per_key, "per-key", state=INT, on_timer=over_all), "'arrow', 'pandas', 'per-r"),
     ],
 )
 def test_what_cannot_be_is_refused(inputs: str, given: FunctionsAsked, words: str) -> None:

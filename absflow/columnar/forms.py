@@ -7,7 +7,11 @@ function for every row with plain Python values, as Bytewax's ``stateful_map`` d
         n = (state[0] if state else 0) + 1
         return (n,), [(row[0], n)]
 
-and with the :class:`~absflow.columnar.process.Context` if it has a third parameter.
+and with the :class:`~absflow.columnar.process.Context` if it has a third parameter. Its timers are
+``context.timers``; :func:`per_row_timers` calls a function for each that is due::
+
+    def over(timer, state, context):
+        return None, [(*timer.key, state[0])]
 
 It is the easiest to write, and costs microseconds a row where a columnar one costs nanoseconds.
 """
@@ -16,6 +20,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import update_wrapper
 from typing import Any, TypeAlias
 
@@ -24,13 +29,18 @@ import pandas as pd
 import pyarrow as pa
 
 from absflow.columnar.process import Context, Process, Result, check_whole
+from absflow.columnar.row_timers import KeyTimers, Timer, TimersOfCall, timer_at
+from absflow.columnar.timers import Domain
 from absflow.errors import ResultError
+from absflow.protocol.event_time import from_datetime
 
 __all__ = [
     "RowFunction",
+    "RowTimerFunction",
     "can_take",
     "on_pandas",
     "per_row",
+    "per_row_timers",
     "python_values",
     "state_rows",
     "takes_context",
@@ -41,6 +51,10 @@ _Answer: TypeAlias = "tuple[_Values | None, Iterable[_Values] | None]"
 RowFunction: TypeAlias = (
     "Callable[[_Values | None, _Values], _Answer] "
     "| Callable[[_Values | None, _Values, Context], _Answer]"
+)
+RowTimerFunction: TypeAlias = (
+    "Callable[[Timer, _Values | None], _Answer] "
+    "| Callable[[Timer, _Values | None, Context], _Answer]"
 )
 
 # Without these a column of integers would be int64 in one batch and, for a null in it, float64 in
@@ -98,37 +112,105 @@ def per_row(function: RowFunction) -> Process:
 
     A function that needs a third argument is given the context of the call that its row is in:
     all rows of a key group, input and epoch of a micro-batch have one, and draw from one
-    ``random``, in their order.
+    ``random``, in their order. Its ``timers`` are those of the row's key, a
+    :class:`~absflow.columnar.row_timers.KeyTimers`.
     """
     called: Callable[..., Any] = function
     wants_context = takes_context(function, 2)
 
     def process(rows: pa.Table, state: pa.Table, context: Context) -> Result:
-        columns = state.drop_columns(list(context.key))
-        before = _states(columns, context)
-        # A function may change a list that it was given; so what it gets is not what we compare.
-        nested = any(pa.types.is_nested(type_) for type_ in columns.schema.types)
-        after = _states(columns, context) if nested else before.copy()
-        emitted: list[tuple[Any, ...]] = []
-        more = (context,) if wants_context else ()
-        for key, row in zip(context.key_of_row.tolist(), _tuples(rows), strict=True):
-            made = called(after[key], row, *more)
-            if not isinstance(made, tuple) or len(made) != 2:
-                raise ResultError(f"returned {made!r}, but (state, outputs) is expected")
-            after[key], outputs = made
-            if outputs is not None:
-                emitted.extend(outputs)
-        changed = [
-            key for key, value in enumerate(after) if value is not None and value != before[key]
-        ]
-        values = _columns("state", [after[key] for key in changed], columns.schema)
-        return Result(
-            output=_columns("output", emitted, context.output),
-            state=state_rows(state, changed, values),
-            delete=np.array([value is None for value in after], dtype=bool),
-        )
+        timers = None
+        if wants_context or context.timers:  # without the context it may forget a key that has some
+            reached = {}
+            if context.watermark is not None:
+                reached[Domain.EVENT] = from_datetime(context.watermark)
+            timers = TimersOfCall(state.select(list(context.key)), context.timers, reached)
+        keys = context.key_of_row.tolist()
+        return _result(called, keys, _tuples(rows), state, context, timers, wants_context)
 
     return update_wrapper(process, function, assigned=(), updated=())
+
+
+def per_row_timers(function: RowTimerFunction) -> Process:
+    """The function for timers of such a stage: ``(timer, state) -> (state, outputs)``.
+
+    It is called for one timer that is due, a :class:`~absflow.columnar.row_timers.Timer`, with the
+    state of its key, and returns what a function of one row does. One that needs a third argument
+    is given the context.
+    """
+    called: Callable[..., Any] = function
+    wants_context = takes_context(function, 2)
+
+    def timer_first(state: _Values | None, timer: Timer, *more: Context) -> Any:
+        return called(timer, state, *more)
+
+    def on_timer(due: pa.Table, state: pa.Table, context: Context) -> Result:
+        times = due["time"].cast(pa.int64()).to_pylist()
+        reached: dict[Domain, int | list[int]] = {}
+        if context.watermark is not None:
+            reached[Domain.EVENT] = from_datetime(context.watermark)
+        reached[Domain(context.domain)] = [us - 1 for us in times]
+        keys = state.select(list(context.key))
+        timers = TimersOfCall(keys, context.timers, reached)
+        columns = zip(_tuples(keys), times, due["name"].to_pylist(), strict=True)
+        fired = [timer_at(key, us, name, context.domain) for key, us, name in columns]
+        each = range(len(fired))
+        return _result(timer_first, each, fired, state, context, timers, wants_context)
+
+    return update_wrapper(on_timer, function, assigned=(), updated=())
+
+
+def _result(
+    called: Callable[..., Any],
+    keys: Iterable[int],
+    given: Iterable[Any],
+    state: pa.Table,
+    context: Context,
+    timers: TimersOfCall | None,
+    wants_context: bool,
+) -> Result:
+    """Call a function one by one, and put together what it has made of it.
+
+    Args:
+        called: the function.
+        keys: of each call the number of its key.
+        given: what it gets behind the state of that.
+        state: of the keys.
+        context: of all calls, as a columnar function gets it.
+        timers: of the keys; None if there are none and the function cannot ask for any.
+        wants_context: it is given that, too.
+    """
+    columns = state.drop_columns(list(context.key))
+    before = _states(columns, context)
+    # A function may change a list that it was given; so what it gets is not what we compare.
+    nested = any(pa.types.is_nested(type_) for type_ in columns.schema.types)
+    after = _states(columns, context) if nested else before.copy()
+    emitted: list[tuple[Any, ...]] = []
+    more: tuple[Context, ...] = ()
+    if wants_context and timers is not None:
+        more = (replace(context, timers=KeyTimers(timers)),)
+    for key, what in zip(keys, given, strict=True):
+        if timers is not None:
+            timers.turn(key)
+        made = called(after[key], what, *more)
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise ResultError(f"returned {made!r}, but (state, outputs) is expected")
+        after[key], outputs = made
+        if outputs is not None:
+            emitted.extend(outputs)
+        if timers is not None and after[key] is None:
+            timers.forgotten()
+    changed = [key for key, value in enumerate(after) if value is not None and value != before[key]]
+    values = _columns("state", [after[key] for key in changed], columns.schema)
+    gone = [value is None for value in after]
+    added, removed = (None, None) if timers is None else timers.tables(gone)
+    return Result(
+        output=_columns("output", emitted, context.output),
+        state=state_rows(state, changed, values),
+        delete=np.array(gone, dtype=bool),
+        timers=added,
+        delete_timers=removed,
+    )
 
 
 def state_rows(state: pa.Table, changed: Sequence[int], values: pa.Table) -> pa.Table:

@@ -19,8 +19,8 @@ first and last values need no join.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -82,7 +82,9 @@ class Context:
         timed: whether any input of the stage has event time.
         late: for each row, whether it came late (sources with ``late="process"``); bool.
         timers: by domain ("event", "processing"), for each row of ``state`` the timers of its key
-            that wait: a list of ``time`` and ``name``. Empty if the stage has no ``on_timer``.
+            that wait: a list of ``time`` and ``name``. Empty if the stage has no ``on_timer``. In
+            functions of form "per-row", the :class:`KeyTimers` of the row's key.
+        domain: of the timers that fire, "event" or "processing"; "" for rows.
     """
 
     stage: str
@@ -98,7 +100,8 @@ class Context:
     watermark: datetime | None = None
     timed: bool = False
     late: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    timers: Mapping[str, pa.ChunkedArray] = field(default_factory=dict)
+    timers: Any = field(default_factory=dict)
+    domain: str = ""
 
 
 Process = Callable[[Any, Any, Context], Result]
@@ -109,7 +112,8 @@ class Call:
     """One call of a process function: where it stands, and what it must return.
 
     ``expiry`` says when the stage's state expires; ``event_column`` which column of the rows has
-    their event times, if any does, and ``output_time`` which one of the rows that it emits.
+    their event times, if any does, and ``output_time`` which one of the rows that it emits;
+    ``domain`` of which timers it is, "" of rows.
     """
 
     stage: str
@@ -126,6 +130,7 @@ class Call:
     expiry: Expiry | None = None
     event_column: str | None = None
     output_time: str | None = None
+    domain: str = ""
 
     @property
     def expired_upto(self) -> int | None:
@@ -244,11 +249,14 @@ def call_timers(
     """
     count = due.num_rows
     given = _Given(due, popped, np.arange(count), np.zeros(count, dtype=bool))
-    past = {each: np.full(count, -NEVER) for each in Domain}
-    past[domain] = due["time"].cast(pa.int64()).to_numpy()
+    times = due["time"].cast(pa.int64()).to_numpy()
+    reached = -NEVER if made.watermark is None else made.watermark
+    past = {Domain.EVENT: np.full(count, reached), Domain.PROCESSING: np.full(count, -NEVER)}
+    past[domain] = times - 1  # at its own time it may set another, or itself again
     at = None
     if made.expiry is not None:
-        at = Touching(_touched_by_timers(made, made.expiry, past), made.expiry.on_read)
+        at = Touching(_touched_by_timers(made, made.expiry, domain, times), made.expiry.on_read)
+    made = replace(made, domain=domain.value)
     return _called(on_timer, made, given, state, past, at, fired=True)
 
 
@@ -264,12 +272,12 @@ def _touched_by_rows(made: Call, expiry: Expiry, given: _Given) -> Touching:
 
 
 def _touched_by_timers(
-    made: Call, expiry: Expiry, past: dict[Domain, npt.NDArray[np.int64]]
+    made: Call, expiry: Expiry, domain: Domain, times: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     """When timers touch their keys: at their own time, if it is the one by which state expires."""
     if expiry.domain is Domain.PROCESSING:
-        return np.full(len(past[Domain.PROCESSING]), made.time_ms * 1_000)
-    return past[Domain.EVENT]
+        return np.full(len(times), made.time_ms * 1_000)
+    return times if domain is Domain.EVENT else np.full(len(times), -NEVER)
 
 
 def _called(
@@ -338,6 +346,7 @@ def _invoke(process: Process, made: Call, given: _Given) -> Result:
         key_of_row=given.codes,
         is_new=given.touched.new,
         random=np.random.Generator(np.random.Philox(made.seed)),
+        domain=made.domain,
     )
     return process(given.rows, given.state, context)
 
