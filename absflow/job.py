@@ -18,6 +18,7 @@ from absflow.declared import called, declared_columns, declared_upgrade
 from absflow.declared_functions import (
     AnyProcess,
     AnyTimerFunction,
+    Functions,
     FunctionsAsked,
     declared_functions,
     needs_event_time,
@@ -39,7 +40,7 @@ from absflow.spark.versions import check_versions
 from absflow.spark.worker.sendable import check_sendable
 from absflow.storage.root import StorageRoot
 from absflow.ttl import Ttl, declared_expiry
-from absflow.watermark import Watermark, root_time
+from absflow.watermark import Watermark, declared_delay, root_time
 
 __all__ = ["AnyProcess", "AnyTimerFunction", "Job", "Node"]
 
@@ -138,6 +139,7 @@ class Job:
         time_mode: str = "None",
         ttl: Ttl | None = None,
         output_time: str | None = None,
+        watermark_delay: str = "0s",
         renamed_from: str | None = None,
         defaults: Mapping[str, object] | None = None,
         migrate: Migration | None = None,
@@ -151,14 +153,14 @@ class Job:
             state: the state columns of a key (Spark DDL or StructType), without the key.
             output: the columns of the rows it emits.
             process: the function, or one for each input by its name.
-            form: what they are: "arrow", "pandas" (:mod:`absflow.columnar.process`), "per-row",
-                "per-key" (for ``applyInPandasWithState``), "stateful-processor" and
-                "stateful-processor-in-pandas" (a ``StatefulProcessor``, which declares its state).
+            form: "arrow", "pandas", "per-row", "per-key" (of ``applyInPandasWithState``), or
+                "stateful-processor", "stateful-processor-in-pandas": its class declares the state.
             on_timer: that for timers, of the same form; with it the others may set timers.
             timeout: of form "per-key": Spark's ``GroupStateTimeout``.
             time_mode: of a ``StatefulProcessor``: Spark's ``timeMode``.
             ttl: how long the state of a key lives that nothing touches; without, for ever.
             output_time: the output column, a timestamp, that has the event times of the rows.
+            watermark_delay: how much older than the watermark of the stage these may be, as "30s".
             renamed_from: for a restore: the stage's name in the checkpoint.
             defaults: for a restore: what its keys get in state columns that are new, by column.
             migrate: for a restore from other columns: a part of the state, a pyarrow.Table, to new.
@@ -167,8 +169,7 @@ class Job:
             GraphError: something here cannot be read; the graph itself is checked at the start.
         """
         given = _names(inputs)
-        asked = FunctionsAsked(process, form, state, on_timer, timeout, time_mode)
-        functions = declared_functions(name, given, asked, self._columns, self._time_zone)
+        functions = self._functions(name, given, process, form, state, on_timer, timeout, time_mode)
         node = StageNode(
             name,
             given,
@@ -180,9 +181,9 @@ class Job:
             on_timer=functions.on_timer,
             expiry=declared_expiry(name, ttl),
             output_time=output_time,
+            watermark_delay=declared_delay(name, watermark_delay),
         )
-        self._stages.append(node)
-        return Node(name)
+        return self._with(node)
 
     def sink(self, name: str, stage: Node | str, sink: Sink, *, mode: str = "immediate") -> None:
         """Declare that the output of ``stage`` goes to ``sink``.
@@ -269,9 +270,14 @@ class Job:
         """
         return write_savepoint(self._spark, self._checked(), states, base)
 
-    @property
-    def _time_zone(self) -> str:
-        return str(self._spark.conf.get("spark.sql.session.timeZone"))
+    def _functions(self, stage: str, inputs: tuple[str, ...], *asked: Any) -> Functions:
+        """Its functions; ``asked`` are the fields of :class:`FunctionsAsked`."""
+        time_zone = str(self._spark.conf.get("spark.sql.session.timeZone"))
+        return declared_functions(stage, inputs, FunctionsAsked(*asked), self._columns, time_zone)
+
+    def _with(self, stage: StageNode) -> Node:
+        self._stages.append(stage)
+        return Node(stage.name)
 
     def _columns(self, given: str) -> list[str]:
         """The columns of a source or a stage that was declared before."""

@@ -12,7 +12,7 @@ from absflow.columnar.event_time import LATE, RootTime
 from absflow.errors import GraphError
 from absflow.settings.values import duration_ms, duration_or_never
 
-__all__ = ["Watermark", "root_time"]
+__all__ = ["Watermark", "declared_delay", "root_time"]
 
 _KAFKA = ("topic", "partition")
 # Options of Spark's Kafka source that have several tasks read one partition.
@@ -97,6 +97,20 @@ def root_time(
     one_task = format == "kafka" and by == _KAFKA and not _SPLITTING.intersection(options)
     delay = _duration(name, "delay", declared.delay, duration_ms)
     return RootTime(column, (delay or 0) * 1_000, by, one_task, idle_ms, declared.late)
+
+
+def declared_delay(stage: str, delay: str) -> int:
+    """How much older than its watermark the rows of a stage may be, in microseconds.
+
+    Raises:
+        GraphError: it is no duration.
+    """
+    try:
+        return duration_ms(delay) * 1_000
+    except (ValueError, AttributeError, TypeError) as error:
+        raise GraphError(
+            f"stage {stage!r}: its watermark_delay is {delay!r}, must be a duration such as 30s"
+        ) from error
 
 
 def _check_column(name: str, schema: pa.Schema, column: str) -> None:

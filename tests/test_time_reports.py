@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -35,6 +36,14 @@ def test_reports_are_sorted_whatever_a_source_is_called(source: str) -> None:
     assert found == [(0, control), (1, control)]
     assert time == TimeReport.from_payload(said)
     assert split_reports(spec_of(source), [(0, control)]) == ([(0, control)], None)
+
+
+def test_what_is_of_one_range_is_added_up() -> None:
+    """Rows that it has emitted late; all else is the same in every range that reports."""
+    said = TimeReport.from_payload(report("rows", 9))
+    of_each = [replace(said, late_emitted=n).payload().decode() for n in (2, 0, 5)]
+    _, time = split_reports(spec_of("rows"), list(enumerate(of_each)))
+    assert time == replace(said, late_emitted=7)
 
 
 def test_ranges_that_come_to_different_times_are_an_error() -> None:

@@ -17,7 +17,7 @@ from absflow.graph.check import check
 from absflow.graph.description import check_unchanged, describe
 from absflow.graph.nodes import Graph, SourceNode, StageNode
 from absflow.protocol.watermarks import WatermarkStatus
-from absflow.watermark import Watermark, root_time
+from absflow.watermark import Watermark, declared_delay, root_time
 
 ROWS = pa.schema(
     [
@@ -100,6 +100,18 @@ def graph(*stages: StageNode, late: str = "table", other: bool = False) -> Graph
     sources = [SourceNode("rows", ROWS, event_time=RootTime("ts", 7, late=late))]
     sources += [SourceNode("other", ROWS)] if other else []
     return check("job", sources, list(stages), [], key_groups=4, edges="channel")
+
+
+def test_a_stage_declares_how_much_older_its_rows_are() -> None:
+    made = graph(stage("a", "rows", watermark_delay=declared_delay("a", "30s")))
+    begun = made.stages["a"].begin_time()
+    assert begun is not None
+    assert begun.stage.delay == 30_000_000
+    with pytest.raises(GraphError, match="'d' has a watermark_delay, but none of its inputs has"):
+        graph(stage("a", "rows"), stage("d", "other", watermark_delay=1), other=True)
+    for wrong in ("-1s", "soon", 5):
+        with pytest.raises(GraphError, match=f"watermark_delay is {wrong!r}, must be a duration"):
+            declared_delay("a", wrong)  # type: ignore[arg-type]
 
 
 def test_event_time_goes_with_the_rows() -> None:

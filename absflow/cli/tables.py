@@ -164,7 +164,7 @@ def times(record: CheckpointRecord) -> Table:
 
 def watermarks(record: CheckpointRecord) -> Table:
     """One line per stage with event time: how far it has come, and what holds it there."""
-    table = cells.table("stage", "watermark (UTC)", "held back by", "late rows>")
+    table = cells.table("stage", "watermark (UTC)", "held back by", "late rows>", "emitted\nlate>")
     for stage in record.stages:
         time = stage.report.time
         if time is not None:
@@ -174,6 +174,7 @@ def watermarks(record: CheckpointRecord) -> Table:
                 cells.NONE if reached is None else cells.precise_time(reached),
                 holding_back(time) or cells.NONE,
                 cells.count(stage.report.late_rows),
+                cells.count(stage.report.late_emitted),
             )
     return table
 

@@ -179,18 +179,21 @@ class TimeReport:
         at: at the snapshots that were taken in it, by checkpoint.
         late: by root input, how many rows came late.
         brought: by root input, the partitions that brought rows.
+        late_emitted: of one key-group range, or of all: how many rows the stage has emitted late.
     """
 
     time: EventTime
-    at: Mapping[int, StageTime]
-    late: Mapping[str, int]
-    brought: Mapping[str, Sequence[str]]
+    at: Mapping[int, StageTime] = field(default_factory=dict)
+    late: Mapping[str, int] = field(default_factory=dict)
+    brought: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    late_emitted: int = 0
 
     def payload(self) -> bytes:
         """For a REPORT page; equal for equal reports."""
         at = {str(n): event_time.to_json(EventTime(stage)) for n, stage in self.at.items()}
         value: dict[str, object] = {"at": at, "late": self.late, "brought": self.brought}
         value["time"] = event_time.to_json(self.time)
+        value["late_emitted"] = self.late_emitted
         return json.dumps(value, sort_keys=True).encode()
 
     @classmethod
@@ -198,7 +201,8 @@ class TimeReport:
         """The inverse of :meth:`payload`."""
         value = json.loads(payload)
         at = {int(n): event_time.from_json(text).stage for n, text in value["at"].items()}
-        return cls(event_time.from_json(value["time"]), at, value["late"], value["brought"])
+        time, late = event_time.from_json(value["time"]), value["late"]
+        return cls(time, at, late, value["brought"], value["late_emitted"])
 
 
 class BatchTime:
@@ -206,6 +210,9 @@ class BatchTime:
 
     Every key group takes the same steps: one for each snapshot, and one behind them. The first that
     comes to a step makes it.
+
+    Attributes:
+        brought: by root input, the partitions that bring rows in it.
     """
 
     def __init__(
@@ -235,7 +242,7 @@ class BatchTime:
             elif page.input in before.stage.inputs:
                 status = WatermarkStatus(said["status"])
                 sent.append((page.input, Watermark(page.checkpoint_id, said["value"], status)))
-        self._brought = {name: sorted(of) for name, of in newest.items()}
+        self.brought = {name: sorted(of) for name, of in newest.items()}
         time = event_time.observed(before, epochs, newest)
         stage = time.stage
         for name, watermark in sent:
@@ -282,7 +289,7 @@ class BatchTime:
         time = replace(self._time, stage=self._stages[-1])
         if time == self._before and not self._at and not any(self._late.values()):
             return None
-        return TimeReport(time, self._at, dict(self._late), self._brought)
+        return TimeReport(time, self._at, dict(self._late), self.brought)
 
     @property
     def epoch(self) -> int:

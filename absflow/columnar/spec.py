@@ -79,6 +79,7 @@ class StageSpec:
         expiry: when the state of a key expires; None if never. With it, the state columns end with
             the time at which a key was touched last.
         output_time: the column of its output that has the rows' event times, if one does.
+        watermark_delay: how much older than its watermark these may be, microseconds.
     """
 
     name: str
@@ -91,6 +92,7 @@ class StageSpec:
     on_timer: Process | None = None
     expiry: Expiry | None = None
     output_time: str | None = None
+    watermark_delay: int = 0
 
     @property
     def timed(self) -> bool:
@@ -107,7 +109,8 @@ class StageSpec:
             return None
         timed = [given.name for given in self.inputs if given.timed]
         declared = {i.name: i.event_time for i in self.inputs if i.event_time is not None}
-        time = event_time.start(timed, {name: t.delay for name, t in declared.items()})
+        delays = {name: t.delay for name, t in declared.items()}
+        time = event_time.start(timed, delays, self.watermark_delay)
         # A source without partitions has one, which counts from the start.
         whole = [name for name, t in declared.items() if not t.by]
         return event_time.with_partitions(time, {name: [""] for name in whole})

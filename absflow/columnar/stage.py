@@ -23,7 +23,8 @@ from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from absflow.columnar.event_time import BatchTime, watermark_payload
+from absflow.columnar.batch import Batch, RangeWork, Snapshot
+from absflow.columnar.event_time import BatchTime, TimeReport, watermark_payload
 from absflow.columnar.held import HeldPages
 from absflow.columnar.pages import (
     FOR_THE_DRIVER,
@@ -36,7 +37,7 @@ from absflow.columnar.restoring import Restoring
 from absflow.columnar.spec import StageSpec, input_names
 from absflow.columnar.stored import KeyGroupState, in_range, of_range, retire, store
 from absflow.columnar.timers import NEVER, Domain
-from absflow.columnar.work import Batch, Snapshot, Work
+from absflow.columnar.work import Work
 from absflow.protocol import alignment, alignment_state
 from absflow.protocol.alignment import (
     AbortArrived,
@@ -86,7 +87,7 @@ def run_range(
     by_group, restored, marks = _sorted(spec, pages, files, page_bytes)
     time = _time_of(spec, batch, marks, by_group)
     due = _with_due_timers(spec, batch, states, time)
-    changed = False
+    changed, together = False, RangeWork()
     for key_group in sorted({*by_group, *restored, *due}):
         before = states.get(key_group, KeyGroupState())
         mine = by_group.pop(key_group, [])
@@ -95,13 +96,12 @@ def run_range(
             kept = yield from _restored(spec, restored.pop(key_group), key_group)
         else:
             kept = yield from run_key_group(
-                spec, key_group, batch, mine, before, files, page_bytes, time
+                spec, key_group, batch, mine, before, files, page_bytes, time, together
             )
         if kept is not before:
             states[key_group] = kept
             changed = True
-    if time is not None:
-        yield from _report_time(spec, batch, time, marks)
+    yield from _report_time(spec, batch, time, marks, together)
     return of_range(states) if changed else stored
 
 
@@ -143,15 +143,26 @@ def _time_of(
 
 
 def _report_time(
-    spec: StageSpec, batch: Batch, time: BatchTime, marks: Sequence[Page]
+    spec: StageSpec,
+    batch: Batch,
+    time: BatchTime | None,
+    marks: Sequence[Page],
+    together: RangeWork,
 ) -> Iterator[Page]:
     """What the driver, and a stage behind a direct edge, are to know of event time."""
-    gates = {name: alignment_state.gate(batch.alignment, name) for name in input_names(spec)}
-    report = time.finish(gates)
-    if report is None:
-        return
+    report = None
+    if time is not None:
+        gates = {name: alignment_state.gate(batch.alignment, name) for name in input_names(spec)}
+        report = time.finish(gates)
+    late = together.late_emitted
     head = min((page.key_group for page in marks), default=0)
-    yield Page(head, PageKind.REPORT, spec.name, payload=report.payload())
+    if late and batch.time is not None:
+        brought = {} if time is None else time.brought
+        report = replace(report or TimeReport(batch.time, brought=brought), late_emitted=late)
+    if report is not None:
+        yield Page(head, PageKind.REPORT, spec.name, payload=report.payload())
+    if report is None or time is None:
+        return
     said = report.time.stage
     payload = watermark_payload(said.output, said.status)
     yield Page(head, PageKind.WATERMARK, spec.name, time.epoch, payload=payload)
@@ -182,6 +193,7 @@ def run_key_group(
     files: StateFiles | None = None,
     page_bytes: int = PAGE_BYTES,
     time: BatchTime | None = None,
+    together: RangeWork | None = None,
 ) -> Generator[Page, None, KeyGroupState]:
     """Process one micro-batch of one key group.
 
@@ -194,6 +206,7 @@ def run_key_group(
         files: where the files of a large state lie; None if all of it is kept inline.
         page_bytes: a page has at most so many bytes.
         time: event time through the batch; None if it stands still.
+        together: what the key groups of its range have come to; None if it is alone.
 
     Yields:
         The pages that it emits: those for the driver that came from stages before it in the chain;
@@ -212,6 +225,7 @@ def run_key_group(
     what = f"held pages of stage {spec.name!r}, key group {key_group}"
     waiting = HeldPages(stored, data, files, what)
     work = Work(spec, key_group, batch, stored, waiting, batch.alignment, files, page_bytes)
+    work.together = together or work.together
     steps = itertools.count(1)
     for action in said:
         if isinstance(action, TakeSnapshot):

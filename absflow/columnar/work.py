@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from absflow.columnar.batch import Batch, RangeWork, Snapshot
 from absflow.columnar.event_time import LATE_FIELD, watermark_payload
 from absflow.columnar.expiry import TOUCHED, touched_times
 from absflow.columnar.held import HeldPages, Limits
@@ -30,45 +31,12 @@ from absflow.errors import PageCorruptError, ProcessError
 from absflow.protocol import alignment, alignment_state
 from absflow.protocol.alignment import Discard, Reason
 from absflow.protocol.alignment_state import Alignment, Barrier
-from absflow.protocol.event_time import EventTime
 from absflow.protocol.watermarks import StageTime, WatermarkStatus
 
-__all__ = ["MAX_ROUNDS", "Batch", "Snapshot", "Work"]
+__all__ = ["MAX_ROUNDS", "Work"]
 
 # A key has at most so many timers fire in one micro-batch: as many as hours in a year.
 MAX_ROUNDS = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The micro-batch, as every task of it knows it.
-
-    Attributes:
-        batch_id: Spark's number of the batch; a replay has the same.
-        time_ms: the batch's time, ms since 1970 (UTC); a replay has the same.
-        alignment: the stage's alignment before the batch.
-        time: its event time before the batch; None if it has none.
-    """
-
-    batch_id: int
-    time_ms: int
-    alignment: Alignment
-    time: EventTime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What one key group says of one snapshot, inside its REPORT page.
-
-    All say the same of ``expired_upto``: state that was touched last up to then had expired.
-    """
-
-    checkpoint_id: int
-    rows_changed: int
-    bytes_changed: int
-    keys_total: int
-    bytes_total: int
-    expired_upto: int | None = None
 
 
 @dataclass(slots=True)
@@ -84,8 +52,10 @@ class Work:
         align: the alignment as far as the work has come.
         files: where the files of a large state lie; None if all of it is kept inline.
         page_bytes: a page has at most so many bytes.
+        together: what the key groups of the range have come to.
         watermark: the stage's as far as the work has come; None if it has none yet.
         ended: whether all that the stage reads has ended for event time.
+        said: the watermark that the stage has passed on; None if it has said none.
         decoded: the keyed state, once something has asked for it.
         changed_epoch: the last epoch in which a key changed.
         dirty: whether the state was changed.
@@ -102,8 +72,10 @@ class Work:
     align: Alignment
     files: StateFiles | None
     page_bytes: int
+    together: RangeWork = field(default_factory=RangeWork)
     watermark: int | None = None
     ended: bool = False
+    said: int | None = None
     decoded: KeyedState | None = None
     changed_epoch: int = 0
     dirty: bool = False
@@ -116,6 +88,7 @@ class Work:
         self.changed_epoch = self.stored.changed_epoch
         if self.batch.time is not None:
             self.watermark = self.batch.time.stage.value
+            self.said = self.batch.time.stage.output
             self.ended = self.batch.time.stage.status is WatermarkStatus.ENDED
 
     @property
@@ -189,7 +162,16 @@ class Work:
             self.changed_epoch = self.align.epoch
             self.dirty = True
         if result.output is not None:
+            self._note_late(result.output)
             yield from self._emitted(result.output)
+
+    def _note_late(self, output: pa.Table) -> None:
+        """Count the rows of which the stage has said already that none comes any more."""
+        column = self.spec.output_time
+        if column is None or self.said is None:
+            return
+        late = touched_times(output[column], NEVER) <= self.said
+        self.together.late_emitted += int(np.count_nonzero(late))
 
     def _emitted(self, output: pa.Table) -> Iterator[Page]:
         if not output.num_rows:
@@ -219,6 +201,7 @@ class Work:
             # last. But not what is set meanwhile, or a timer that sets itself again would do so for
             # ever; nor later, when no snapshot has it any more.
             yield from self.fire(Domain.EVENT, self.state.last_timer(Domain.EVENT.column))
+        self.said = time.output
 
     def fire(self, domain: Domain, upto: int) -> Iterator[Page]:
         """The timers that are due, in rounds: one of each key, in the order of their times.

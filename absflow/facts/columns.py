@@ -113,6 +113,7 @@ _STAGE = pa.struct(
         ("late_rows", pa.int64()),
         ("event_time", pa.string()),
         ("expired_upto", _TIME),
+        ("late_emitted", pa.int64()),
     ]
 )
 # A row of `checkpoints` that is no fact of a checkpoint: the answer to a request that got none.

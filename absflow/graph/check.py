@@ -233,7 +233,7 @@ def _spec(node: StageNode, inputs: tuple[InputSpec, ...], key_groups: int) -> St
         if given.root:
             check_input(node.name, given.name, given.schema)
     check_output(node.name, node.output)
-    _check_output_time(node)
+    _check_output_time(node, timed=any(given.timed for given in inputs))
     if node.process and not node.key:
         raise GraphError(f"stage {node.name!r} has no key; name one or several key columns")
     if len(set(node.key)) != len(node.key):
@@ -274,12 +274,18 @@ def _spec(node: StageNode, inputs: tuple[InputSpec, ...], key_groups: int) -> St
         on_timer=node.on_timer,
         expiry=node.expiry,
         output_time=node.output_time,
+        watermark_delay=node.watermark_delay,
     )
 
 
-def _check_output_time(node: StageNode) -> None:
+def _check_output_time(node: StageNode, *, timed: bool) -> None:
     """Refuse a column for the event time of a stage's rows that cannot be one."""
     column = node.output_time
+    if node.watermark_delay and not timed:
+        raise GraphError(
+            f"stage {node.name!r} has a watermark_delay, but none of its inputs has event time; "
+            "declare source(..., event_time=...), or leave it out"
+        )
     if column is None:
         return
     if column not in node.output.names:

@@ -70,6 +70,7 @@ class StageNode:
         on_timer: the user's function for timers; None if it has none.
         expiry: when the state of a key expires; None if never.
         output_time: the output column that has the rows' event times, if one does.
+        watermark_delay: how much older than its watermark these may be, microseconds.
     """
 
     name: str
@@ -82,6 +83,7 @@ class StageNode:
     on_timer: Process | None = None
     expiry: Expiry | None = None
     output_time: str | None = None
+    watermark_delay: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,7 @@ class StageReport:
         async_ms: the append to the state history beside the stream, known when it is found; 0 for a
             small snapshot, which its micro-batch appends.
         late_rows: rows of its root inputs that came late since the snapshot before.
+        late_emitted: rows that it has emitted behind its own watermark since then.
         expired_upto: state that was touched last up to then had expired there, microseconds since
             1970 (UTC); None if none had.
         time: its event time there; None if it has none.
@@ -155,6 +156,7 @@ class StageReport:
     commit_ms: int = 0
     async_ms: int = 0
     late_rows: int = 0
+    late_emitted: int = 0
     expired_upto: int | None = None
     time: EventTime | None = None
 

@@ -62,15 +62,16 @@ class EventTime:
         return reduce(later, values)
 
 
-def start(inputs: Iterable[str], delays: Mapping[str, int]) -> EventTime:
+def start(inputs: Iterable[str], delays: Mapping[str, int], delay: int = 0) -> EventTime:
     """Nothing was read on any input.
 
     Args:
         inputs: those whose rows have an event time.
         delays: of the root inputs among them, in microseconds.
+        delay: how much older than the stage's watermark its own rows may be, microseconds.
     """
     sources = {name: SourceTime(delay, {}) for name, delay in delays.items()}
-    return EventTime(watermarks.start(inputs), sources)
+    return EventTime(watermarks.start(inputs, delay), sources)
 
 
 def with_partitions(time: EventTime, partitions: Mapping[str, Iterable[str]]) -> EventTime:
@@ -110,7 +111,8 @@ def restored(
         for name, given in begun.sources.items()
     }
     known = {name: time.stage for name, time in senders.items() if name in inputs}
-    stage = watermarks.resumed(replace(at.stage, inputs=inputs), checkpoint_id, known)
+    own = replace(at.stage, inputs=inputs, delay=begun.stage.delay)
+    stage = watermarks.resumed(own, checkpoint_id, known)
     return EventTime(stage, sources)
 
 
@@ -232,7 +234,9 @@ def from_json(text: str) -> EventTime:
         name: SourceTime(given["delay"], given["newest"], frozenset(given["idle"]))
         for name, given in value["sources"].items()
     }
-    return EventTime(StageTime(inputs, stage["value"], stage["output"]), sources, value["quiet_ms"])
+    # An earlier version has written no delay of a stage.
+    time = StageTime(inputs, stage["value"], stage["output"], stage.get("delay", 0))
+    return EventTime(time, sources, value["quiet_ms"])
 
 
 def _input(given: Mapping[str, Any]) -> InputTime:

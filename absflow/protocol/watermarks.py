@@ -99,13 +99,16 @@ class StageTime:
     Attributes:
         inputs: by name.
         value: the stage's watermark; never falls.
-        output: every timer up to here has fired: what the stage says to those behind it. Behind
-            ``value`` only while there are more timers due than fire in one micro-batch.
+        output: what the stage says to those behind it: every timer up to here, and for ``delay``
+            more, has fired. Further behind ``value`` only while there are more timers due than fire
+            in one micro-batch.
+        delay: the rows that it emits may be so much older than its watermark, microseconds.
     """
 
     inputs: Mapping[str, InputTime]
     value: int | None = None
     output: int | None = None
+    delay: int = 0
 
     @property
     def status(self) -> WatermarkStatus:
@@ -116,10 +119,17 @@ class StageTime:
                 return status
         return WatermarkStatus.ENDED
 
+    @property
+    def settled(self) -> bool:
+        """Whether it has said all that follows from its watermark: no timer is due."""
+        if self.value is None or self.output is None:
+            return self.value is None
+        return self.output >= self.value - self.delay
 
-def start(inputs: Iterable[str]) -> StageTime:
-    """Nothing has been said on any input."""
-    return StageTime({name: InputTime() for name in inputs})
+
+def start(inputs: Iterable[str], delay: int = 0) -> StageTime:
+    """Nothing has been said on any input; the rows of the stage may be so much older."""
+    return StageTime({name: InputTime() for name in inputs}, delay=delay)
 
 
 def resumed(time: StageTime, checkpoint_id: int, senders: Mapping[str, StageTime]) -> StageTime:
@@ -187,7 +197,7 @@ def fired(time: StageTime, next_timer: int | None) -> StageTime:
     done = time.value
     if next_timer is not None and done is not None and next_timer <= done:
         done = next_timer - 1
-    return replace(time, output=later(time.output, done))
+    return replace(time, output=later(time.output, None if done is None else done - time.delay))
 
 
 def unsettled(time: StageTime, senders: Mapping[str, StageTime], exhausted: Iterable[str]) -> bool:
@@ -204,7 +214,7 @@ def unsettled(time: StageTime, senders: Mapping[str, StageTime], exhausted: Iter
         for name, sender in senders.items()
     )
     ended = (time.inputs[name].status is WatermarkStatus.ENDED for name in exhausted)
-    return time.output != time.value or not all(known) or not all(ended)
+    return not time.settled or not all(known) or not all(ended)
 
 
 def combined(inputs: Iterable[InputTime]) -> int | None:

@@ -368,6 +368,7 @@ def _report(c: Checkpoint, number: int, stage: Stage, changed: int, lineage: Ite
         "backlogs": [] if number else None,
         "watermark": None,
         "late_rows": 0,
+        "late_emitted": 0,
         "event_time": None,
         "expired_upto": None,
     }

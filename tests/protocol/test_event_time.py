@@ -145,6 +145,17 @@ def test_a_restore_begins_with_what_the_checkpoint_has() -> None:
     assert made.stage.inputs["channel"].waiting == (Watermark(5, 50),)
 
 
+def test_a_restore_takes_the_delay_that_is_declared_now() -> None:
+    """What was written before stages had one has none; it goes into the manifest, too."""
+    begun = event_time.start(["rows", "channel"], {"rows": 10}, delay=5)
+    made = event_time.restored(begun, at_checkpoint(), 5, {})
+    assert (made.stage.delay, made.stage.output) == (5, 30)
+    assert event_time.from_json(event_time.to_json(made)) == made
+    old = event_time.to_json(at_checkpoint()).replace('"delay":0,"inputs"', '"inputs"')
+    assert event_time.from_json(old) == at_checkpoint()
+    assert old != event_time.to_json(at_checkpoint())
+
+
 def test_trap_21_a_new_input_holds_the_stage_where_it_is_and_never_takes_it_back() -> None:
     at = at_checkpoint()
     begun = event_time.start(["rows", "channel", "new"], {"rows": 10, "new": 0})

@@ -152,6 +152,21 @@ def test_traps_9_and_12_a_stage_says_what_its_timers_have_done() -> None:
         validate(time, replace(time, output=101))
 
 
+def test_a_stage_whose_rows_are_older_says_so_much_less() -> None:
+    """And has said all when it has said that; a greater delay takes nothing back."""
+    time = fired(after(start(["a"], delay=30), ("a", Watermark(1, 100))), None)
+    assert (time.value, time.output, time.settled) == (100, 70, True)
+    held = fired(after(time, ("a", Watermark(1, 200))), 150)
+    assert (held.output, held.settled) == (119, False)
+    assert not unsettled(replace(time, inputs={"a": InputTime(100, ENDED)}), {}, ["a"])
+    known = StageTime({"x": InputTime(70, ACTIVE)}, 70, 70)
+    assert not unsettled(known, {"x": time}, [])
+    assert resumed(known, 2, {"x": time}).inputs["x"].waiting == (Watermark(2, 70),)
+    later = fired(after(replace(time, delay=50), ("a", Watermark(1, 110))), None)
+    assert (later.output, later.settled) == (70, True)
+    assert start(["a"], delay=30).settled
+
+
 def test_trap_21_an_input_that_comes_back_holds_the_stage_but_never_takes_it_back() -> None:
     """The same for one that an upgrade adds."""
     time = after(start(["a", "b"]), ("a", Watermark(1, 100)), ("b", Watermark(1, None, IDLE)))

@@ -98,10 +98,13 @@ class ChainBatches:
         self._after_start = True
         self.control_rows: Mapping[int, int] = {}
 
-    def event_time(self, stage: str) -> tuple[EventTime | None, int]:
-        """How far a stage has come, and its late rows since the start; for another thread."""
+    def event_time(self, stage: str) -> tuple[EventTime | None, int, int]:
+        """How far a stage has come, and since the start its late rows, and those it has emitted.
+
+        For another thread.
+        """
         found = next(each for each in self._stages if each.spec.name == stage)
-        return found.time, found.late_total
+        return found.time, found.late_total, found.late_emitted_total
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one micro-batch; called by Spark on the thread of the query."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from absflow.columnar.event_time import TimeReport
 from absflow.columnar.spec import StageSpec
@@ -94,13 +94,16 @@ def split_reports(
     """
     sorted_ = [(report, "time" in json.loads(report[1])) for report in reports]
     control = [report for report, of_time in sorted_ if not of_time]
-    times = {text for (_, text), of_time in sorted_ if of_time}
+    found = [TimeReport.from_payload(text) for (_, text), of_time in sorted_ if of_time]
+    if not found:
+        return control, None
+    times = {replace(each, late_emitted=0).payload() for each in found}
     if len(times) > 1:
         raise ProtocolViolation(
             f"stage {spec.name!r}: its key-group ranges came to {len(times)} event times, but all "
             f"must meet the same watermarks; {sorted(times)[:2]}"
         )
-    return control, TimeReport.from_payload(times.pop()) if times else None
+    return control, replace(found[0], late_emitted=sum(each.late_emitted for each in found))
 
 
 def merge_reports(spec: StageSpec, reports: Sequence[tuple[int, str]]) -> StageOutcome:

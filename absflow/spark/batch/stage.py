@@ -96,6 +96,7 @@ class ChainStage:
         # Since the last snapshot. Rows that go on within the chain are seen by executors only.
         self._rows_out: int | None = None
         self._late_rows = self.late_total = 0
+        self._late_emitted = self.late_emitted_total = 0
         self._ended_ms: int | None = None
         # Event time at the snapshots of the batch under way.
         self._at: Mapping[int, StageTime] = {}
@@ -110,8 +111,9 @@ class ChainStage:
         self.alignment, self.time, self._arrived = self._log.load(batch_id)
         self._saved_time = self.time
         if self.time is not None:
-            # How long a partition has said nothing is counted anew.
-            self.time = replace(self.time, quiet_ms={})
+            # How long a partition has said nothing is counted anew; the delay may be another.
+            own = replace(self.time.stage, delay=self.spec.watermark_delay)
+            self.time = replace(self.time, stage=own, quiet_ms={})
         if self._log.began:
             for name in self._ordered_sources():
                 self._know_partitions(name, offsets()[source_index(self.spec, name)])
@@ -156,6 +158,8 @@ class ChainStage:
         late = sum(report.late.values())
         self._late_rows += late
         self.late_total += late
+        self._late_emitted += report.late_emitted
+        self.late_emitted_total += report.late_emitted
 
     def ended(self, now_ms: int) -> None:
         """A batch is over, by the steady clock: from now on its query waits for rows."""
@@ -328,6 +332,7 @@ class ChainStage:
         if rows_out is not None:
             self._rows_out = 0
         late_rows, self._late_rows = self._late_rows, 0
+        late_emitted, self._late_emitted = self._late_emitted, 0
         return StageReport(
             stage=self.spec.name,
             checkpoint_id=checkpoint_id,
@@ -351,6 +356,7 @@ class ChainStage:
             sync_ms=times.sync_ms,
             commit_ms=times.commit_ms,
             late_rows=late_rows,
+            late_emitted=late_emitted,
             expired_upto=outcome.expired_upto.get(checkpoint_id),
             time=self._time_at(checkpoint_id),
         )

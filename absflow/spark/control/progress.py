@@ -24,6 +24,7 @@ class StageProgress:
         load: how busy it is, and how far behind the stages before it.
         watermark: no row comes any more with an event time up to this (UTC); None if it has none.
         late_rows: rows of its sources that have come late since its query was started.
+        late_emitted: rows that it has emitted behind its own watermark since then.
     """
 
     batch_id: int = -1
@@ -32,6 +33,7 @@ class StageProgress:
     load: Load = field(default_factory=Load)
     watermark: datetime | None = None
     late_rows: int = 0
+    late_emitted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

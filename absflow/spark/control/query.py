@@ -144,9 +144,9 @@ class ChainQuery:
 
     def time_progress(self, stage: str) -> StageProgress:
         """How far a stage of it is, with event time."""
-        time, late = self._running.event_time(stage) if self._running else (None, 0)
+        time, late, emitted = self._running.event_time(stage) if self._running else (None, 0, 0)
         watermark = None if time is None else to_datetime(time.stage.value)
-        return replace(self.progress, watermark=watermark, late_rows=late)
+        return replace(self.progress, watermark=watermark, late_rows=late, late_emitted=emitted)
 
     def last_progress(self) -> dict[str, Any] | None:
         """Of its newest trigger, also if that made no batch; None before the first."""

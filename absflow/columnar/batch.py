@@ -1,0 +1,53 @@
+"""What a stage's micro-batch is to its tasks, and what they say of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from absflow.protocol.alignment_state import Alignment
+from absflow.protocol.event_time import EventTime
+
+__all__ = ["Batch", "RangeWork", "Snapshot"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The micro-batch, as every task of it knows it.
+
+    Attributes:
+        batch_id: Spark's number of the batch; a replay has the same.
+        time_ms: the batch's time, ms since 1970 (UTC); a replay has the same.
+        alignment: the stage's alignment before the batch.
+        time: its event time before the batch; None if it has none.
+    """
+
+    batch_id: int
+    time_ms: int
+    alignment: Alignment
+    time: EventTime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one key group says of one snapshot, inside its REPORT page.
+
+    All say the same of ``expired_upto``: state that was touched last up to then had expired.
+    """
+
+    checkpoint_id: int
+    rows_changed: int
+    bytes_changed: int
+    keys_total: int
+    bytes_total: int
+    expired_upto: int | None = None
+
+
+@dataclass(slots=True)
+class RangeWork:
+    """What the key groups of a range have come to together.
+
+    Attributes:
+        late_emitted: rows that they have emitted behind the stage's own watermark.
+    """
+
+    late_emitted: int = 0
