@@ -45,14 +45,22 @@ def late_windows(events: pd.DataFrame) -> int:
 
 
 def job_of(spark: SparkSession, root: Path) -> absflow.Job:
-    """Windows are emitted with their begin as their time, with and without a word of that."""
-    frame = spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1)
-    events = frame.parquet(str(root / "events"))
-    events = events.withColumn("w", F.window("ts", f"{WINDOW} seconds")["start"])
+    """Windows are emitted with their begin as their time, with and without a word of that.
+
+    Each of the stages reads the files itself: one is a micro-batch then, whatever the other does.
+    """
     job = absflow.Job("late", spark)
     declared = absflow.Watermark(delay="1h", by="p")
-    source = job.source("events", events, bounded=True, event_time="ts", watermark=declared)
     for name, delay in (("plain", "0s"), ("older", f"{WINDOW}s")):
+        frame = spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1)
+        events = frame.parquet(str(root / "events"))
+        source = job.source(
+            f"events-{name}",
+            events.withColumn("w", F.window("ts", f"{WINDOW} seconds")["start"]),
+            bounded=True,
+            event_time="ts",
+            watermark=declared,
+        )
         made = job.stage(
             name,
             source,
@@ -97,8 +105,8 @@ def test_what_a_stage_emits_late_is_counted_unless_it_says_how_old_it_is(
     assert run.progress().stages["plain"].late_emitted == due
     delay = pd.Timedelta(seconds=WINDOW)
     for row in rows:
-        at = reached(events, files_read(row, "events", "events"))
         for name, behind in (("plain", 0 * delay), ("older", delay)):
+            at = reached(events, files_read(row, name, f"events-{name}"))
             assert _watermark(row, name) == at
             assert _watermark(row, f"days-{name}") == (None if at is None else at - behind)
 
