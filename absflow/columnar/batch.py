@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from absflow.protocol.alignment_state import Alignment
 from absflow.protocol.event_time import EventTime
@@ -48,6 +48,17 @@ class RangeWork:
 
     Attributes:
         late_emitted: rows that they have emitted behind the stage's own watermark.
+        most: of each domain so many timers fire in a key group; None for all that are due.
+        pending: the first timer in event time that is due and has not fired, microseconds since
+            1970 (UTC), at each checkpoint whose snapshot was taken; behind the micro-batch, by 0.
+        left: whether timers of any domain are due behind the micro-batch.
     """
 
     late_emitted: int = 0
+    most: int | None = None
+    pending: dict[int, int] = field(default_factory=dict)
+    left: bool = False
+
+    def note_pending(self, time: int, checkpoint_id: int = 0) -> None:
+        """A key group has a timer at this time that is due."""
+        self.pending[checkpoint_id] = min(time, self.pending.get(checkpoint_id, time))

@@ -33,6 +33,7 @@ __all__ = [
     "TimeReport",
     "late_table",
     "late_unpacked",
+    "of_all_ranges",
     "range_heads",
     "watermark_payload",
 ]
@@ -165,9 +166,17 @@ def late_unpacked(
                 yield pa.RecordBatch.from_arrays([*own, *rows.columns], schema=late_table(schema))
 
 
-def watermark_payload(value: int | None, status: WatermarkStatus) -> bytes:
-    """What a WATERMARK or a BARRIER page says of the stage that it comes from."""
-    return json.dumps({"value": value, "status": status.value}).encode()
+def watermark_payload(value: int | None, status: WatermarkStatus, *, holds: bool = False) -> bytes:
+    """What a WATERMARK or a BARRIER page says of the stage that it comes from.
+
+    Args:
+        value: its watermark.
+        status: of it.
+        holds: the page is of a range with timers that are due and have not fired, so whatever
+            others say with the same epoch, the stage is no further.
+    """
+    said: dict[str, object] = {"value": value, "status": status.value}
+    return json.dumps(said | ({"holds": True} if holds else {})).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +189,9 @@ class TimeReport:
         late: by root input, how many rows came late.
         brought: by root input, the partitions that brought rows.
         late_emitted: of one key-group range, or of all: how many rows the stage has emitted late.
+        pending: of one range: the first timer that is due and has not fired, microseconds since
+            1970 (UTC), at each of these checkpoints; and behind the micro-batch, by 0. The others
+            know nothing of it, so ``time`` and ``at`` are as if there were none.
     """
 
     time: EventTime
@@ -187,13 +199,14 @@ class TimeReport:
     late: Mapping[str, int] = field(default_factory=dict)
     brought: Mapping[str, Sequence[str]] = field(default_factory=dict)
     late_emitted: int = 0
+    pending: Mapping[int, int] = field(default_factory=dict)
 
     def payload(self) -> bytes:
         """For a REPORT page; equal for equal reports."""
         at = {str(n): event_time.to_json(EventTime(stage)) for n, stage in self.at.items()}
         value: dict[str, object] = {"at": at, "late": self.late, "brought": self.brought}
         value["time"] = event_time.to_json(self.time)
-        value["late_emitted"] = self.late_emitted
+        value |= {"late_emitted": self.late_emitted, "pending": self.pending}
         return json.dumps(value, sort_keys=True).encode()
 
     @classmethod
@@ -202,7 +215,34 @@ class TimeReport:
         value = json.loads(payload)
         at = {int(n): event_time.from_json(text).stage for n, text in value["at"].items()}
         time, late = event_time.from_json(value["time"]), value["late"]
-        return cls(time, at, late, value["brought"], value["late_emitted"])
+        pending = {int(n): time for n, time in value["pending"].items()}
+        return cls(time, at, late, value["brought"], value["late_emitted"], pending)
+
+    @property
+    def common(self) -> TimeReport:
+        """What every range says that says anything."""
+        return replace(self, late_emitted=0, pending={})
+
+    def held_back(self, before: StageTime) -> TimeReport:
+        """The same, with outputs that stay behind the timers that are pending.
+
+        Args:
+            before: the stage's time before the micro-batch.
+        """
+        held = watermarks.held_back
+        at = {n: held(stage, before, self.pending.get(n)) for n, stage in self.at.items()}
+        stage = held(self.time.stage, before, self.pending.get(0))
+        return replace(self, time=replace(self.time, stage=stage), at=at)
+
+
+def of_all_ranges(reports: Sequence[TimeReport]) -> TimeReport:
+    """What the key-group ranges of a stage say together; at least one of them says something."""
+    pending: dict[int, int] = {}
+    for report in reports:
+        for n, time in report.pending.items():
+            pending[n] = min(time, pending.get(n, time))
+    late = sum(report.late_emitted for report in reports)
+    return replace(reports[0], late_emitted=late, pending=pending)
 
 
 class BatchTime:
@@ -230,6 +270,7 @@ class BatchTime:
         newest: dict[str, dict[str, int]] = defaultdict(dict)
         self._late: dict[str, int] = defaultdict(int)
         sent: list[tuple[str, Watermark]] = []
+        held: dict[tuple[str, int], int | None] = {}
         pages = [page for page in pages if page.payload]
         # A barrier's own stands behind what came with the rows before it.
         for page in sorted(pages, key=lambda p: (p.checkpoint_id, p.kind is PageKind.BARRIER)):
@@ -242,11 +283,16 @@ class BatchTime:
             elif page.input in before.stage.inputs:
                 status = WatermarkStatus(said["status"])
                 sent.append((page.input, Watermark(page.checkpoint_id, said["value"], status)))
+                if "holds" in said:
+                    place = (page.input, page.checkpoint_id)
+                    held[place] = _least(said["value"], held.get(place, said["value"]))
         self.brought = {name: sorted(of) for name, of in newest.items()}
         time = event_time.observed(before, epochs, newest)
         stage = time.stage
         for name, watermark in sent:
-            stage = event_time.brings(stage, name, watermark)
+            least = held.get((name, watermark.epoch), watermark.value)
+            behind = replace(watermark, value=_least(watermark.value, least))
+            stage = event_time.brings(stage, name, behind)
         self._time = replace(time, stage=stage)
         self._before = before
         self._stages = [stage]
@@ -295,3 +341,7 @@ class BatchTime:
     def epoch(self) -> int:
         """The stage's epoch as far as the steps have come."""
         return max(self._at, default=self._epoch - 1) + 1
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else min(one, other)

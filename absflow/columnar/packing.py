@@ -95,7 +95,7 @@ class Packer:
         for page in pages:
             if page.kind in FOR_THE_DRIVER:
                 yield page
-            elif page.kind is PageKind.WATERMARK:
+            elif page.kind in (PageKind.WATERMARK, PageKind.WAKE):
                 for head in self.heads:
                     yield replace(page, key_group=head, input=self.input)
             elif page.kind is PageKind.DATA:

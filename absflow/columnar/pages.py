@@ -71,6 +71,8 @@ class PageKind(Enum):
     LATE = "LATE"
     # Nothing; see where a stage's pages are handed to Spark.
     FILL = "FILL"
+    # Nothing, but that there is a micro-batch: for timers that are due, to all stages of a chain.
+    WAKE = "WAKE"
 
 
 PAGE_SCHEMA = pa.schema(

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from absflow.columnar.batch import Batch, RangeWork, Snapshot
-from absflow.columnar.event_time import BatchTime, TimeReport, watermark_payload
+from absflow.columnar.event_time import BatchTime
 from absflow.columnar.held import HeldPages
 from absflow.columnar.pages import (
     FOR_THE_DRIVER,
@@ -33,10 +33,10 @@ from absflow.columnar.pages import (
 )
 from absflow.columnar.piece_files import StateFiles
 from absflow.columnar.pieces import PAGE_BYTES
+from absflow.columnar.range_time import due_groups, most_of_each, said_of_time
 from absflow.columnar.restoring import Restoring
 from absflow.columnar.spec import StageSpec, input_names
 from absflow.columnar.stored import KeyGroupState, in_range, of_range, retire, store
-from absflow.columnar.timers import NEVER, Domain
 from absflow.columnar.work import Work
 from absflow.protocol import alignment, alignment_state
 from absflow.protocol.alignment import (
@@ -84,10 +84,11 @@ def run_range(
         ProcessError: the user's function failed.
     """
     states = in_range(stored, f"state of stage {spec.name!r}") if stored else {}
-    by_group, restored, marks = _sorted(spec, pages, files, page_bytes)
+    by_group, restored, marks, woken = _sorted(spec, pages, files, page_bytes)
     time = _time_of(spec, batch, marks, by_group)
-    due = _with_due_timers(spec, batch, states, time)
-    changed, together = False, RangeWork()
+    due = due_groups(spec, batch, states, time)
+    together = RangeWork(most=most_of_each(spec, due))
+    changed = False
     for key_group in sorted({*by_group, *restored, *due}):
         before = states.get(key_group, KeyGroupState())
         mine = by_group.pop(key_group, [])
@@ -101,17 +102,20 @@ def run_range(
         if kept is not before:
             states[key_group] = kept
             changed = True
-    yield from _report_time(spec, batch, time, marks, together)
+    yield from said_of_time(spec, batch, time, due, together, woken=bool(woken))
+    if woken:
+        yield Page(woken[0].key_group, PageKind.WAKE, spec.name)
     return of_range(states) if changed else stored
 
 
 def _sorted(
     spec: StageSpec, pages: Iterable[Page], files: StateFiles | None, page_bytes: int
-) -> tuple[dict[int, list[Page]], dict[int, Restoring], list[Page]]:
-    """The pages by key group, what restores one, and what the range is to know of event time."""
+) -> tuple[dict[int, list[Page]], dict[int, Restoring], list[Page], list[Page]]:
+    """The pages by key group, what restores one, what is said of event time, and what wakes it."""
     by_group: dict[int, list[Page]] = defaultdict(list)
     restored: dict[int, Restoring] = {}
     marks: list[Page] = []
+    woken: list[Page] = []
     for page in pages:
         if page.kind is PageKind.RESTORE:
             group = page.key_group
@@ -122,9 +126,11 @@ def _sorted(
             restored[group].add(page)
         elif page.kind is PageKind.WATERMARK:
             marks.append(page)
+        elif page.kind is PageKind.WAKE:
+            woken.append(page)
         elif page.kind is not PageKind.FILL:
             by_group[page.key_group].append(page)
-    return by_group, restored, marks
+    return by_group, restored, marks, woken
 
 
 def _time_of(
@@ -140,48 +146,6 @@ def _time_of(
     }
     control_pages = [page for page in barriers if page.kind in _CONTROL]
     return BatchTime(batch.time, batch.alignment.epoch, epochs, [*marks, *control_pages])
-
-
-def _report_time(
-    spec: StageSpec,
-    batch: Batch,
-    time: BatchTime | None,
-    marks: Sequence[Page],
-    together: RangeWork,
-) -> Iterator[Page]:
-    """What the driver, and a stage behind a direct edge, are to know of event time."""
-    report = None
-    if time is not None:
-        gates = {name: alignment_state.gate(batch.alignment, name) for name in input_names(spec)}
-        report = time.finish(gates)
-    late = together.late_emitted
-    head = min((page.key_group for page in marks), default=0)
-    if late and batch.time is not None:
-        brought = {} if time is None else time.brought
-        report = replace(report or TimeReport(batch.time, brought=brought), late_emitted=late)
-    if report is not None:
-        yield Page(head, PageKind.REPORT, spec.name, payload=report.payload())
-    if report is None or time is None:
-        return
-    said = report.time.stage
-    payload = watermark_payload(said.output, said.status)
-    yield Page(head, PageKind.WATERMARK, spec.name, time.epoch, payload=payload)
-
-
-def _with_due_timers(
-    spec: StageSpec, batch: Batch, states: Mapping[int, KeyGroupState], time: BatchTime | None
-) -> list[int]:
-    """The key groups that may have a timer that is due, though no page has come for them."""
-    if spec.on_timer is None:
-        return []
-    reached = None if time is None else time.highest
-    event = -NEVER if reached is None else reached
-    now = batch.time_ms * 1_000
-    return [
-        group
-        for group, kept in states.items()
-        if kept.event_timer <= event or kept.processing_timer <= now
-    ]
 
 
 def run_key_group(
@@ -238,7 +202,7 @@ def run_key_group(
     gates = {name: alignment_state.gate(align, name) for name in input_names(spec)}
     yield from work.process(upto=gates)
     yield from work.advance(None if time is None else time.step(next(steps), gates))
-    yield from work.fire(Domain.PROCESSING, batch.time_ms * 1_000)
+    yield from work.end()
     if any(isinstance(action, EndStage) for action in said):
         yield Page(key_group, PageKind.END, checkpoint_id=align.epoch)
     if seen or work.pages:

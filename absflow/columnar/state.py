@@ -264,13 +264,31 @@ class KeyedState:
             for name in TIMER_COLUMNS
         )
 
-    def due(self, column: str, upto: int) -> pa.Table:
-        """The keys that have a timer of this column up to a time."""
-        found = [
-            table.select(range(self.keys)).filter(pa.array(times <= upto))
-            for table, times in self._first_times(column)
-        ]
-        return pa.concat_tables(found)
+    def due(self, column: str, upto: int, most: int | None = None) -> pa.Table:
+        """The keys that have a timer of this column up to a time.
+
+        Args:
+            column: the timers.
+            upto: the time, microseconds since 1970 (UTC).
+            most: so many keys, those whose first timers are the earliest; None for all.
+        """
+        levels = list(self._first_times(column))
+        due = [times <= upto for _, times in levels]
+        if most is not None and sum(int(of.sum()) for of in due) > most:
+            waiting = np.concatenate(
+                [times[of] for (_, times), of in zip(levels, due, strict=True)]
+            )
+            last = np.partition(waiting, most - 1)[most - 1]
+            left = most - int((waiting < last).sum())
+            for (_, times), of in zip(levels, due, strict=True):
+                ties = np.flatnonzero(times == last)
+                np.logical_and(of, times < last, out=of)
+                of[ties[:left]] = True
+                left -= min(left, len(ties))
+        keys = [table.select(range(self.keys)) for table, _ in levels]
+        return pa.concat_tables(
+            [table.filter(pa.array(of)) for table, of in zip(keys, due, strict=True)]
+        )
 
     def last_timer(self, column: str) -> int:
         """The greatest time of a timer of this column; -:data:`NEVER` if there is none.

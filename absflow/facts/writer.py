@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
+from absflow.columnar.pages import PageKind
 from absflow.facts.columns import REFUSED
 from absflow.facts.driver_table import DriverTable
 from absflow.facts.reading import FactReader
@@ -141,6 +142,11 @@ class FactWriter:
                 "at": timestamp(now_ms),
             }
         )
+
+    def write_wake(self, now_ms: int) -> None:
+        """Have every stage run a micro-batch, though nothing has come for it."""
+        row = {"attempt": self._attempt, "kind": PageKind.WAKE.value, "at": timestamp(now_ms)}
+        self._overtakes.append(row)
 
     def write_refusal(self, action: RefuseRequest, now_ms: int) -> None:
         """Answer a request that is not obeyed."""

@@ -44,6 +44,7 @@ __all__ = [
     "arrive",
     "combined",
     "fired",
+    "held_back",
     "later",
     "resumed",
     "start",
@@ -198,6 +199,19 @@ def fired(time: StageTime, next_timer: int | None) -> StageTime:
     if next_timer is not None and done is not None and next_timer <= done:
         done = next_timer - 1
     return replace(time, output=later(time.output, None if done is None else done - time.delay))
+
+
+def held_back(time: StageTime, before: StageTime, next_timer: int | None) -> StageTime:
+    """A time that took it for granted that every timer has fired, where some have not.
+
+    Args:
+        time: with an output for which none waits.
+        before: the stage's before it; what was said is not taken back.
+        next_timer: the first that is due and has not fired; None if there is none.
+    """
+    if next_timer is None:
+        return time
+    return fired(replace(time, output=before.output), next_timer)
 
 
 def unsettled(time: StageTime, senders: Mapping[str, StageTime], exhausted: Iterable[str]) -> bool:

@@ -195,7 +195,7 @@ def test_it_is_a_loop_over_rows_and_timers(batches):
     stage, model, moved = by_row(mixed, over), Model(), 0
     for number, drawn in enumerate(batches):
         rows = [(k, moved + ts, moved + v) for k, ts, v in drawn]
-        assert stage.fired(rows, now_ms=number) == model.batch(rows, number)
+        assert stage.fired(rows, now_ms=number, woken=True) == model.batch(rows, number)
         found = {key: (row["n"],) for key, row in stage.state().items()}
         assert found == model.state
         moved += 6
@@ -230,7 +230,7 @@ def test_trap_10_a_timer_that_is_set_again_at_its_own_time_fires_again():
 
 
 def test_trap_10_a_timer_that_sets_itself_for_ever_is_an_error(monkeypatch):
-    monkeypatch.setattr("absflow.columnar.work.MAX_ROUNDS", 20)
+    monkeypatch.setattr("absflow.columnar.firing.MAX_ROUNDS", 20)
 
     def endless(timer, state, context):
         context.timers.set(timer.time, timer.name)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from timed_cases import GROUPS, KEYS, ROWS, TimedStage
 
-from absflow.columnar import work
+from absflow.columnar import firing
 from absflow.columnar.event_time import RootTime
 from absflow.columnar.forms import on_pandas
 from absflow.columnar.pages import TIME_TYPE, PageKind, decode
@@ -109,7 +109,7 @@ def test_a_timer_that_a_timer_sets_fires_in_the_same_batch_if_it_is_due():
 
 
 def test_trap_10_a_timer_that_sets_itself_again_and_again_is_an_error_with_its_key(monkeypatch):
-    monkeypatch.setattr("absflow.columnar.work.MAX_ROUNDS", 20)
+    monkeypatch.setattr("absflow.columnar.firing.MAX_ROUNDS", 20)
 
     def endless(rows, state, context):
         times = rows["time"].cast(pa.int64()).to_numpy()
@@ -242,8 +242,8 @@ def test_trap_16_a_key_group_without_a_due_timer_is_not_read(monkeypatch):
     assert min(k.event_timer for k in kept.values()) == 1_000
     assert all(k.processing_timer == NEVER for k in kept.values())
     loaded = []
-    reading = work.load
-    monkeypatch.setattr(work, "load", lambda *a: loaded.append(a) or reading(*a))
+    reading = firing.load
+    monkeypatch.setattr(firing, "load", lambda *a: loaded.append(a) or reading(*a))
     stage.batch([("k0", 900, 5_000)])
     assert len(loaded) == 1
 

@@ -24,6 +24,7 @@ own, and no worker writes files of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from pyspark import StorageLevel
@@ -52,7 +53,15 @@ from absflow.spark.worker.snapshot_files import Histories
 from absflow.storage import clock
 from absflow.storage.files import Files
 
-__all__ = ["ChainBatches"]
+__all__ = ["ChainBatches", "TimersLeft"]
+
+
+@dataclass(frozen=True, slots=True)
+class TimersLeft:
+    """Timers of a stage are due, more than fire in one micro-batch: it wants another one."""
+
+    stage: str
+
 
 # For so many batches it is known how many control rows they have read.
 _BATCHES_KNOWN = 16
@@ -74,6 +83,7 @@ class ChainBatches:
         files: Files,
         drain: Drain,
         backpressure: Backpressure,
+        post: Callable[[TimersLeft], None],
         restored: RestoredRows | None = None,
     ) -> None:
         """Take up the stages where their last committed batch left them.
@@ -85,6 +95,7 @@ class ChainBatches:
             files: reads that log.
             drain: may hold the chain.
             backpressure: may hold it, too.
+            post: is given what the job's thread is to know.
             restored: what a restored attempt began with; None for one that began with nothing.
         """
         self._stages = stages
@@ -94,6 +105,7 @@ class ChainBatches:
         self._files = files
         self._drain = drain
         self._backpressure = backpressure
+        self._post = post
         self._restored = restored
         self._after_start = True
         self.control_rows: Mapping[int, int] = {}
@@ -173,12 +185,14 @@ class ChainBatches:
         outcomes: dict[ChainStage, StageOutcome] = {}
         late: list[InputSpec] = []
         for stage in self._stages:
-            control, time = split_reports(stage.spec, output.reports[stage.spec.name])
+            control, time, left = split_reports(stage.spec, output.reports[stage.spec.name])
             if control:
                 outcomes[stage] = merge_reports(stage.spec, control)
             if time is not None:
                 stage.take_time(time, begun_ms)
                 late += (stage.spec.input(name) for name, count in time.late.items() if count)
+            if left:
+                self._post(TimersLeft(stage.spec.name))
         return outcomes, late
 
     def _note_control_rows(
@@ -211,7 +225,7 @@ class ChainBatches:
             stage: stage.hand_over(pages, outcome, output) for stage, outcome in outcomes.items()
         }
         before_ms = clock.steady_ms()
-        self._rows.forward_barriers(pages, batch_id)
+        self._rows.forward_barriers(pages, batch_id, self._last.at)
         barriers_ms = clock.steady_ms() - before_ms
         for stage, outcome in outcomes.items():
             stage.save(batch_id, outcome)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from absflow.columnar.event_time import TimeReport
+from absflow.columnar.event_time import TimeReport, of_all_ranges
 from absflow.columnar.spec import StageSpec
 from absflow.errors import ProtocolViolation
 from absflow.protocol import alignment_state
@@ -82,8 +82,8 @@ class BatchTimes:
 
 def split_reports(
     spec: StageSpec, reports: Sequence[tuple[int, str]]
-) -> tuple[list[tuple[int, str]], TimeReport | None]:
-    """The reports of control rows, and what the batch has come to in event time.
+) -> tuple[list[tuple[int, str]], TimeReport | None, bool]:
+    """The reports of control rows, what the batch has come to in event time, and if timers are due.
 
     Args:
         spec: the stage.
@@ -92,18 +92,19 @@ def split_reports(
     Raises:
         ProtocolViolation: two key-group ranges have come to different times.
     """
-    sorted_ = [(report, "time" in json.loads(report[1])) for report in reports]
-    control = [report for report, of_time in sorted_ if not of_time]
-    found = [TimeReport.from_payload(text) for (_, text), of_time in sorted_ if of_time]
+    parsed = [(report, json.loads(report[1])) for report in reports]
+    control = [report for report, said in parsed if "alignment" in said]
+    found = [TimeReport.from_payload(text) for (_, text), said in parsed if "time" in said]
+    left = any("timers_left" in said for _, said in parsed)
     if not found:
-        return control, None
-    times = {replace(each, late_emitted=0).payload() for each in found}
+        return control, None, left
+    times = {each.common.payload() for each in found}
     if len(times) > 1:
         raise ProtocolViolation(
             f"stage {spec.name!r}: its key-group ranges came to {len(times)} event times, but all "
             f"must meet the same watermarks; {sorted(times)[:2]}"
         )
-    return control, replace(found[0], late_emitted=sum(each.late_emitted for each in found))
+    return control, of_all_ranges(found), left
 
 
 def merge_reports(spec: StageSpec, reports: Sequence[tuple[int, str]]) -> StageOutcome:

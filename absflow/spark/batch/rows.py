@@ -6,14 +6,15 @@ Before each the fence is asked whether a newer driver has started.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from absflow.columnar.event_time import late_table, late_unpacked
+from absflow.columnar.event_time import late_table, late_unpacked, watermark_payload
 from absflow.columnar.pages import (
     FORWARDED,
     Page,
@@ -24,6 +25,7 @@ from absflow.columnar.pages import (
 )
 from absflow.columnar.spec import InputSpec, StageSpec
 from absflow.facts.fence import Fence
+from absflow.protocol.watermarks import StageTime
 from absflow.sinks import DeltaSink, Sink, SinkWrite
 from absflow.spark.batch.pages import Totals, is_kind, totals_columns
 from absflow.spark.batch.replay import check_sink, is_in_channel
@@ -154,11 +156,19 @@ class RowWriter:
                 if not (name == written and epoch == epochs[0]):
                     self._write_sink(pages, name, batch_id, epoch, None)
 
-    def forward_barriers(self, pages: DataFrame, batch_id: int) -> None:
+    def forward_barriers(
+        self, pages: DataFrame, batch_id: int, times: Mapping[int, StageTime]
+    ) -> None:
         """Commit the batch's barriers to the channel, behind its rows, in a commit of their own.
 
         A Delta reader may stop between two files of a commit, but passes no version before it has
         read all of it.
+
+        Args:
+            pages: the batch's pages, persisted.
+            batch_id: the batch.
+            times: what the stage has of event time at each barrier, if it has any: a key group
+                alone does not know what timers the others have left.
         """
         if self._channel is None:
             return
@@ -166,7 +176,7 @@ class RowWriter:
         rows = pages.where(F.col("kind").isin(kinds) & (F.col("key_group") == 0)).collect()
         if not rows:
             return
-        control = [Page.from_row(row) for row in rows]
+        control = [_with_time(Page.from_row(row), times) for row in rows]
         table = control_rows(control, self._stage.output, batch_id, self._stage.timed)
         barriers = transactions.DriverRows(pages.sparkSession, table)
         words = [f"{page.kind.value.lower()} {page.checkpoint_id}" for page in control]
@@ -253,6 +263,13 @@ class RowWriter:
 
     def _reports(self, pages: DataFrame, totals: Totals) -> WorkerOutput:
         return read_reports(pages) if totals.reports else WorkerOutput({})
+
+
+def _with_time(page: Page, times: Mapping[int, StageTime]) -> Page:
+    time = times.get(page.checkpoint_id) if page.kind is PageKind.BARRIER else None
+    if time is None:
+        return page
+    return replace(page, payload=watermark_payload(time.output, time.status))
 
 
 def _of_epoch(epoch: int) -> Column:

@@ -99,7 +99,7 @@ class ChainStage:
         self._late_emitted = self.late_emitted_total = 0
         self._ended_ms: int | None = None
         # Event time at the snapshots of the batch under way.
-        self._at: Mapping[int, StageTime] = {}
+        self.at: Mapping[int, StageTime] = {}
 
     def load(self, batch_id: int, offsets: Callable[[], Sequence[str]]) -> None:
         """Go on where the last batch before ``batch_id`` left the stage.
@@ -153,8 +153,10 @@ class ChainStage:
             for given in self.spec.inputs
             if given.event_time is not None and given.event_time.idle_ms is not None
         }
+        if self.time is not None:  # else nothing would be reported
+            report = report.held_back(self.time.stage)
         self.time = event_time.counted_idle(report.time, waited_ms, report.brought, idle)
-        self._at = report.at
+        self.at = report.at
         late = sum(report.late.values())
         self._late_rows += late
         self.late_total += late
@@ -317,7 +319,7 @@ class ChainStage:
             name: replace(source, newest=newest.get(name, source.newest))
             for name, source in self.time.sources.items()
         }
-        return EventTime(self._at.get(checkpoint_id, self.time.stage), sources)
+        return EventTime(self.at.get(checkpoint_id, self.time.stage), sources)
 
     def _report(
         self,

@@ -118,6 +118,13 @@ class CoordinatorEffects:
         """Commit a manifest that is whole; else as :meth:`handle`."""
         return self.handle(self._complete(manifest))
 
+    def wake(self) -> None:
+        """Have every stage run a micro-batch; if that fails, the next checkpoint does it."""
+        try:
+            self._tables.write_wake(clock.now_ms())
+        except StorageError:
+            _LOG.warning("timers that are due wait for the next checkpoint", exc_info=True)
+
     def write_deleted(self, checkpoint_ids: Sequence[int], request: str = "") -> None:
         """Write what retention decided, or somebody asked for; raises as :meth:`handle`."""
         self._tables.write_deleted(checkpoint_ids, request, clock.now_ms())

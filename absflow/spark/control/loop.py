@@ -29,6 +29,7 @@ from absflow.protocol.coordinator.messages import (
 from absflow.protocol.retention.deletion import Deletion
 from absflow.spark.batch.backpressure import Backpressure
 from absflow.spark.batch.listener import BatchDone, QueryDied, QueryIdle, QueryListener
+from absflow.spark.batch.micro_batch import TimersLeft
 from absflow.spark.control.effects import CoordinatorEffects
 from absflow.spark.control.facts_wanted import FactWanted
 from absflow.spark.control.failures import failure_of, shortened, without_stack
@@ -67,6 +68,7 @@ _Posted = (
     | FactWanted
     | SavepointRequest
     | Deletion
+    | TimersLeft
     | Exception
 )
 
@@ -301,6 +303,8 @@ class JobLoop:
                 return self._coordinator.complete(manifest)
             case Deletion():
                 self._retention.delete(event)
+            case TimersLeft():
+                self._coordinator.wake()
             case FactWanted():
                 event.write(self._coordinator)
             case SavepointRequest():

@@ -16,7 +16,7 @@ from absflow.protocol.restarts import Restarts
 from absflow.spark.batch.backpressure import Backpressure
 from absflow.spark.batch.drain import Drain
 from absflow.spark.batch.listener import BatchDone, QueryDied
-from absflow.spark.batch.micro_batch import ChainBatches
+from absflow.spark.batch.micro_batch import ChainBatches, TimersLeft
 from absflow.spark.batch.query import start_query
 from absflow.spark.batch.restored_rows import RestoredRows
 from absflow.spark.batch.rows import RowWriter
@@ -44,7 +44,7 @@ class ChainQuery:
         *,
         drain: Drain,
         backpressure: Backpressure,
-        post: Callable[[Event], None],
+        post: Callable[[Event | TimersLeft], None],
     ) -> None:
         """Make ready to start.
 
@@ -128,6 +128,10 @@ class ChainQuery:
             self.names,
         )
         self.run_id = str(self.query.runId)
+        times = (self._prepared.times.get(name) for name in self.names)
+        if any(time is not None and not time.stage.settled for time in times):
+            # It was restored with timers that are due, which do not wait for rows.
+            self._post(TimersLeft(self.names[0]))
 
     def death(self) -> QueryDied | None:
         """That it has died, and of what, as its event says it; None while it lives."""
@@ -192,7 +196,14 @@ class ChainQuery:
             fence=prepared.claim.fence,
         )
         return ChainBatches(
-            stages, rows, self._checkpoint, self._files, self._drain, self._backpressure, restored
+            stages,
+            rows,
+            self._checkpoint,
+            self._files,
+            self._drain,
+            self._backpressure,
+            self._post,
+            restored,
         )
 
     def stop(self) -> None:

@@ -21,9 +21,9 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
+from absflow.columnar.firing import MAX_ROUNDS
 from absflow.columnar.process import Context, Process, Result
 from absflow.columnar.timers import Domain
-from absflow.columnar.work import MAX_ROUNDS
 from absflow.errors import ProcessError
 from absflow.spark.worker.frames import by_key, checked_frames, frames_of, output_of, scalars_of
 from absflow.spark.worker.group_state import spark_watermark_ms
