@@ -1,6 +1,6 @@
 """One key group's micro-batch under way: calls of the user's functions, and the timers that fire.
 
-What fires in a micro-batch is bounded (:data:`PIECE`): months of timers that are due after a long
+What fires in a micro-batch is bounded (:class:`Piece`): months of timers that are due after a long
 stop would make one micro-batch of hours, behind which barriers wait. What is left is in the state
 as before, hence in snapshots, and fires in the micro-batches that follow.
 """
@@ -31,15 +31,10 @@ from absflow.errors import ProcessError
 from absflow.protocol.alignment_state import Alignment
 from absflow.protocol.watermarks import WatermarkStatus
 
-__all__ = ["LEAST_PIECE", "MAX_ROUNDS", "PIECE", "TimerWork"]
+__all__ = ["MAX_ROUNDS", "TimerWork"]
 
 # A key has at most so many timers fire in one micro-batch: as many as hours in a year.
 MAX_ROUNDS = 10_000
-# So many timers fire in a range of key groups and micro-batch: a function of one row gets through
-# them in a tenth of a second, one per key in five.
-PIECE = 50_000
-# But of each key group that has any due, so many: a call costs as much as a hundred.
-LEAST_PIECE = 1_000
 # Of a storm of timers, a key group looks once in so many micro-batches whether one comes to an end.
 _LOOKED_AT = 16
 

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from absflow.columnar.process import Context, Process, Result, check_whole
 from absflow.columnar.row_timers import KeyTimers, Timer, TimersOfCall, timer_at
-from absflow.columnar.timers import Domain
+from absflow.columnar.timers import Domain, Piece, in_pieces
 from absflow.errors import ResultError
 from absflow.protocol.event_time import from_datetime
 
@@ -157,7 +157,7 @@ def per_row_timers(function: RowTimerFunction) -> Process:
         each = range(len(fired))
         return _result(timer_first, each, fired, state, context, timers, wants_context)
 
-    return update_wrapper(on_timer, function, assigned=(), updated=())
+    return in_pieces(update_wrapper(on_timer, function, assigned=(), updated=()), Piece.PER_ROW)
 
 
 def _result(

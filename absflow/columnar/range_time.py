@@ -8,14 +8,16 @@ from dataclasses import replace
 
 from absflow.columnar.batch import Batch, RangeWork
 from absflow.columnar.event_time import BatchTime, TimeReport, watermark_payload
-from absflow.columnar.firing import LEAST_PIECE, PIECE
 from absflow.columnar.pages import Page, PageKind
 from absflow.columnar.spec import StageSpec, input_names
 from absflow.columnar.stored import KeyGroupState
-from absflow.columnar.timers import NEVER
+from absflow.columnar.timers import NEVER, piece_of
 from absflow.protocol import alignment_state, watermarks
 
 __all__ = ["due_groups", "most_of_each", "said_of_time"]
+
+# Of each key group that has timers which are due so many fire: a call costs as much as a hundred.
+_LEAST = 1_000
 
 
 def due_groups(
@@ -43,12 +45,14 @@ def due_groups(
 
 
 def most_of_each(spec: StageSpec, due: Collection[int]) -> int | None:
-    """How many timers of a domain may fire in a key group, if so many have any; None for all.
+    """How many timers of a domain may fire in a key group, of those that have any; None for all.
 
     State that expires is not kept for timers that wait, and would be lost with them: there all
     that are due fire.
     """
-    return max(LEAST_PIECE, PIECE // max(1, len(due))) if spec.expiry is None else None
+    if spec.expiry is not None:
+        return None
+    return max(_LEAST, piece_of(spec.on_timer).value // max(1, len(due)))
 
 
 def said_of_time(

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,10 +29,13 @@ __all__ = [
     "TIMEOUT_FIELDS",
     "TIMER_COLUMNS",
     "Domain",
+    "Piece",
     "Timers",
     "first_times",
+    "in_pieces",
     "last_time",
     "next_times",
+    "piece_of",
     "timer_fields",
 ]
 
@@ -52,6 +56,34 @@ class Domain(Enum):
     def column(self) -> str:
         """The column of the state that has such timers."""
         return f"_{self.value}_timers"
+
+
+class Piece(Enum):
+    """How many timers fire in a range of key groups and micro-batch, by the form of their function.
+
+    It gets through them in a second or less, behind which barriers and rows wait.
+    """
+
+    COLUMNAR = 500_000
+    PER_ROW = 100_000
+    PER_KEY = 10_000
+
+
+# What a function for timers has that says so; one without is columnar.
+_PIECE = "absflow_piece"
+_Made = TypeVar("_Made")
+
+
+def in_pieces(function: _Made, piece: Piece) -> _Made:
+    """The function for timers, which fire in such pieces."""
+    setattr(function, _PIECE, piece)
+    return function
+
+
+def piece_of(function: object) -> Piece:
+    """In which pieces a function fires."""
+    piece: Piece = getattr(function, _PIECE, Piece.COLUMNAR)
+    return piece
 
 
 TIMER_COLUMNS = tuple(domain.column for domain in Domain)

@@ -1,6 +1,7 @@
 """A storm of due timers fires in pieces: in the end all is as if it had fired at once."""
 
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from timed_cases import KEYS, ROWS, TimedStage
 
 from absflow.columnar import range_time
+from absflow.columnar import stage as stage_module
 from absflow.columnar.event_time import BatchTime, RootTime
 from absflow.columnar.expiry import TOUCHED, Expiry
 from absflow.columnar.forms import per_row, per_row_timers
@@ -23,6 +25,7 @@ from absflow.columnar.timers import Domain, timer_fields
 from absflow.errors import ProcessError
 from absflow.protocol import event_time, watermarks
 from absflow.protocol.watermarks import WatermarkStatus
+from absflow.spark.worker.per_key import per_key_timeout
 
 STATE = pa.schema([("n", pa.int64())])
 OUTPUT = pa.schema(
@@ -70,20 +73,37 @@ def stage_of(groups=4, ranges=1, **more):
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    """Two timers for a key group and micro-batch."""
-    monkeypatch.setattr(range_time, "PIECE", 2)
-    monkeypatch.setattr(range_time, "LEAST_PIECE", 2)
+    """Two timers for a key group and micro-batch, where they are bounded."""
+    monkeypatch.setattr(stage_module, "most_of_each", two_of_each)
 
 
-class unbounded:
+def two_of_each(spec, due):
+    return None if range_time.most_of_each(spec, due) is None else 2
+
+
+@contextmanager
+def unbounded():
     """With all timers at once."""
+    stage_module.most_of_each = lambda _spec, _due: None
+    yield
+    stage_module.most_of_each = two_of_each
 
-    def __enter__(self):
-        self.was = range_time.PIECE, range_time.LEAST_PIECE
-        range_time.PIECE = range_time.LEAST_PIECE = 10**9
 
-    def __exit__(self, *_):
-        range_time.PIECE, range_time.LEAST_PIECE = self.was
+@pytest.mark.parametrize(
+    ("on_timer", "piece"),
+    [
+        (None, 500_000),
+        (lambda rows, state, context: None, 500_000),
+        (per_row_timers(over), 100_000),
+        (per_key_timeout(lambda key, frames, state: (), "UTC", "EventTimeTimeout", ["k"]), 10_000),
+    ],
+)
+def test_a_piece_is_as_large_as_its_function_is_fast(on_timer, piece):
+    """Of a range; its key groups that have any share it, and each has a thousand."""
+    spec = replace(stage_of().spec, on_timer=on_timer)
+    assert range_time.most_of_each(spec, []) == piece
+    assert range_time.most_of_each(spec, range(5)) == piece // 5
+    assert range_time.most_of_each(spec, range(1_000)) == 1_000
 
 
 def by_key(rows):

@@ -18,11 +18,12 @@ from reading import completed, rows_of, stage_of
 from session import settings
 
 import absflow
-from absflow.columnar.firing import PIECE
+from absflow.columnar.timers import Piece, in_pieces
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-KEYS = 7 * PIECE
+PIECE = Piece.PER_KEY.value
+KEYS = 30 * PIECE
 EVENTS = "k long, ts timestamp"
 START = 1_700_000_000_000_000
 FAR = START + 10 * KEYS
@@ -50,6 +51,10 @@ def over(timers: pa.Table, state: pa.Table, context: absflow.Context) -> absflow
     """Each key once, with its time."""
     output = pa.table({"k": timers["k"], "at": timers["time"]})
     return absflow.Result(output=output, delete=np.ones(state.num_rows, dtype=bool))
+
+
+# As those of slower forms, so that there are many of them.
+in_pieces(over, Piece.PER_KEY)
 
 
 def count(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:

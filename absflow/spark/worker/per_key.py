@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 from absflow.columnar.forms import state_rows, takes_context
 from absflow.columnar.pieces import replaced
 from absflow.columnar.process import Context, Process, Result, check_whole
-from absflow.columnar.timers import TIMEOUT_FIELDS
+from absflow.columnar.timers import TIMEOUT_FIELDS, Piece, in_pieces
 from absflow.spark.worker.frames import (
     by_key,
     checked_frames,
@@ -93,7 +93,7 @@ def per_key_timeout(
         frames = ([pd.DataFrame(columns=list(columns))] for _ in range(rows.num_rows))
         return calls.result(frames, state, context, timed_out=True)
 
-    return update_wrapper(on_timer, function, assigned=(), updated=())
+    return in_pieces(update_wrapper(on_timer, function, assigned=(), updated=()), Piece.PER_KEY)
 
 
 class _Calls:

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.stateful_processor import (
 
 from absflow.columnar.firing import MAX_ROUNDS
 from absflow.columnar.process import Context, Process, Result
-from absflow.columnar.timers import Domain
+from absflow.columnar.timers import Domain, Piece, in_pieces
 from absflow.errors import ProcessError
 from absflow.spark.worker.frames import by_key, checked_frames, frames_of, output_of, scalars_of
 from absflow.spark.worker.group_state import spark_watermark_ms
@@ -266,6 +266,7 @@ class ProcessorFunction:
         self.stage = stage
         self.waits_for_event_time = stage.waits_for_event_time
         self.__wrapped__ = called
+        in_pieces(self, Piece.PER_KEY)
 
     def close(self) -> None:
         """Close the processor, if that has not been done; at the end of each task."""
