@@ -193,7 +193,7 @@ class Loop:
                 folder.mkdir()
                 mode, sink = next(turn)
                 victim = self._victim(job, folder, sink, mode)
-                kills_now = min(left, KILLS_OF_A_ROUND)
+                kills_now = min(left, KILLS_OF_A_ROUND, -(-kills // len(modes)))
                 orders = deal(self._chance, kills_now, met(self.all_rounds()), sink, mode)
 
                 def report(life: Life, job: str = job, how: str = f"{mode}, {sink}") -> None:
