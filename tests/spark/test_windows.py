@@ -146,3 +146,24 @@ def test_a_chain_of_one_query_and_checkpoints_that_overtake_give_the_same(
     rows = linked(events, tmp_path)
     run(spark, tmp_path, checkpoint__mode="unaligned", checkpoint__interval="200ms")
     check_sinks(tmp_path, rows)
+
+
+def test_timers_may_be_written_with_the_state(
+    spark: SparkSession, events: tuple[Path, pd.DataFrame], tmp_path: Path
+) -> None:
+    """In any order, and one of them twice; the first that fires ends the window."""
+    linked(events, tmp_path)
+    given = spark.sql(
+        "SELECT 99 AS k, w, 5L AS n, 7L AS total, array("
+        " named_struct('time', w + INTERVAL 2 HOURS, 'name', 'b'),"
+        " named_struct('time', w + INTERVAL 1 HOUR, 'name', 'a'),"
+        " named_struct('time', w + INTERVAL 2 HOURS, 'name', 'b')) AS _event_timers"
+        " FROM (SELECT timestamp_seconds(1700000400) AS w)"
+    )
+    with settings(spark, {"storage.path": str(tmp_path / "job"), **SETTINGS}):
+        savepoint = windows(spark, tmp_path).write_savepoint({"windows": given})
+    timers = absflow.history(spark, str(tmp_path / "job")).timers("windows", savepoint)
+    assert [row["name"] for row in timers.collect()] == ["a", "b"]
+    run(spark, tmp_path)
+    (ended,) = (row for row in rows_of(tmp_path / "windows").to_pylist() if row["k"] == 99)
+    assert (ended["n"], ended["total"]) == (5, 7)

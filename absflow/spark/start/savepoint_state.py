@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType, NullType, NumericType
 
 from absflow.columnar.spec import StageSpec
 from absflow.columnar.state import OWN_COLUMNS
+from absflow.columnar.timers import TIMER_COLUMNS
 from absflow.errors import StateError
 from absflow.facts.stages import find_stage
 from absflow.protocol.checkpoints import StageColumns
@@ -75,7 +76,19 @@ def conform(job: JobSpec, stage: str, frame: DataFrame) -> DataFrame:
             f"the DataFrame for stage {stage!r} cannot be its state: {'; '.join(problems)}. It "
             f"must have the columns {due.simpleString().removeprefix('struct')}"
         )
-    return frame.select(*(F.col(quoted(f.name)).cast(f.dataType).alias(f.name) for f in due))
+    return frame.select(*(_column(f.name).cast(f.dataType).alias(f.name) for f in due))
+
+
+def _column(name: str) -> Column:
+    """A column of the frame; of timers those of each key in their order, each once."""
+    column = F.col(quoted(name))
+    if name not in TIMER_COLUMNS:
+        return column
+    timers = F.transform(
+        column,
+        lambda t: F.struct(t["time"].alias("time"), F.coalesce(t["name"], F.lit("")).alias("name")),
+    )
+    return F.when(F.size(timers) > 0, F.array_sort(F.array_distinct(timers)))
 
 
 def _fits(seen: DataType, due: DataType) -> bool:
