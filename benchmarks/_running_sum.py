@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,12 +27,24 @@ def add(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Re
     return absflow.Result(output=table, state=table)
 
 
-def sums(name: str, spark: SparkSession, frame: DataFrame, sink: str) -> absflow.Job:
+def sums(
+    name: str,
+    spark: SparkSession,
+    frame: DataFrame,
+    sink: str,
+    on_timer: Callable[[pa.Table, pa.Table, absflow.Context], absflow.Result] | None = None,
+) -> absflow.Job:
     """A job that adds up ``v`` by ``k`` in one stage, into a Delta sink."""
     job = absflow.Job(name, spark)
-    rows = job.source("rows", frame)
-    output = "k long, total long"
-    stage = job.stage("sums", rows, key="k", state="total long", output=output, process=add)
+    stage = job.stage(
+        "sums",
+        job.source("rows", frame),
+        key="k",
+        state="total long",
+        output="k long, total long",
+        process=add,
+        on_timer=on_timer,
+    )
     job.sink("out", stage, absflow.DeltaSink(sink))
     return job
 

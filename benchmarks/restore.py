@@ -1,7 +1,8 @@
 """How long a job with much state takes to be there again, beside what Spark alone has to offer.
 
-``python benchmarks/restore.py [--keys N ...] [--runs N] [--memory 6g]``. The state is a running sum
-of as many keys, written by ``Job.write_savepoint``; then, several times over, in one warm JVM:
+``python benchmarks/restore.py [--keys N ...] [--runs N] [--memory 6g] [--timers]``. The state is a
+running sum of as many keys, with ``--timers`` in a second job with a timer for each key, too, and
+written by ``Job.write_savepoint``; then, several times over, in one warm JVM:
 
 * *restore*: ``start()`` with ``restore.from``, into an attempt of its own, until the batch that
   restores the state has been committed, and phase by phase;
@@ -44,6 +45,7 @@ import absflow
 from absflow.storage.layout import Layout
 
 NEW_ROWS = 1_000
+FAR_AWAY_S = 4_102_444_800  # the year 2100
 PATIENCE_S = 600
 GROUPS, RESCALED = ("128", "2"), ("64", "4")
 STORES = {
@@ -108,15 +110,19 @@ def batches(checkpoint: str) -> int:
 class Ours:
     """The job under test."""
 
-    def __init__(self, spark: SparkSession, folder: Folder, keys: int) -> None:
+    def __init__(self, spark: SparkSession, folder: Folder, keys: int, *, timers: bool) -> None:
         """Write its state as a savepoint."""
-        self.spark, self.folder, self.keys = spark, folder, keys
+        self.spark, self.folder, self.keys, self.timers = spark, folder, keys, timers
         self.times: Times = defaultdict(list)
         self.run: absflow.Run | None = None
         self._set("storage.path", folder.layout.root)
         self._set("checkpoint.interval", "1h")
         self._set("key-groups", GROUPS[0])
         state = spark.range(keys).select(F.col("id").alias("k"), F.col("id").alias("total"))
+        if timers:
+            time = F.timestamp_seconds(FAR_AWAY_S + F.col("k"))
+            timer = F.struct(time.alias("time"), F.lit("").alias("name"))
+            state = state.withColumn("_processing_timers", F.array(timer))
         with timed(self.times, "write_savepoint"):
             self.savepoint = self._job().write_savepoint({"sums": state})
 
@@ -125,9 +131,9 @@ class Ours:
 
     def _job(self) -> absflow.Job:
         reader = self.spark.readStream.schema("k long, v long")
-        return sums(
-            "restored", self.spark, reader.parquet(str(self.folder.source)), self.folder.sink
-        )
+        frame = reader.parquet(str(self.folder.source))
+        on_timer = never if self.timers else None
+        return sums("restored", self.spark, frame, self.folder.sink, on_timer)
 
     @property
     def _attempt(self) -> int:
@@ -235,6 +241,13 @@ class Plain:
         return writer.option("checkpointLocation", checkpoint).start()
 
 
+def never(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
+    """For timers that are not due in this century."""
+    raise AssertionError(
+        f"{rows.num_rows} timers of {FAR_AWAY_S} s are due at {context.time_ms} ms"
+    )
+
+
 def report(title: str, keys: int, times: Times) -> None:
     """Medians of what was measured."""
     print(title)
@@ -244,22 +257,29 @@ def report(title: str, keys: int, times: Times) -> None:
         print(f"  {name:<32} {middle:7.2f} s {rate}   of {len(seconds)}")
 
 
-def main(every: list[int], runs: int, memory: str) -> None:
-    """Each scale in turn."""
+def measure(spark: SparkSession, jvm: int, keys: int, runs: int, *, timers: bool) -> None:
+    """A job of absflow, at one scale."""
+    with tempfile.TemporaryDirectory() as root, Memory(jvm) as seen:
+        Path(root, "ours").mkdir()
+        ours = Ours(spark, Folder(Path(root, "ours")), keys, timers=timers)
+        for _ in range(runs):
+            steps: list[Callable[[], None]]
+            steps = [ours.restore, ours.take_savepoint, ours.start, ours.rescale]
+            for step in steps:
+                step()
+        what = f"{keys:,} keys{' with a timer each' if timers else ''}"
+        report(f"absflow, {what}", keys, ours.times)
+        print(f"  most memory: JVM {seen.jvm:,.0f} MB, Python workers {seen.python:,.0f} MB")
+
+
+def main(every: list[int], runs: int, memory: str, *, timers: bool) -> None:
+    """Each scale in turn; with timers, of absflow alone, without and with them."""
     spark = session("restore", memory)
     jvm = jvm_pid(spark)
     for keys in every:
-        with tempfile.TemporaryDirectory() as root, Memory(jvm) as seen:
-            Path(root, "ours").mkdir()
-            ours = Ours(spark, Folder(Path(root, "ours")), keys)
-            for _ in range(runs):
-                steps: list[Callable[[], None]]
-                steps = [ours.restore, ours.take_savepoint, ours.start, ours.rescale]
-                for step in steps:
-                    step()
-            report(f"absflow, {keys:,} keys", keys, ours.times)
-            print(f"  most memory: JVM {seen.jvm:,.0f} MB, Python workers {seen.python:,.0f} MB")
-        for store in STORES:
+        for timed_too in (False, True) if timers else (False,):
+            measure(spark, jvm, keys, runs, timers=timed_too)
+        for store in () if timers else STORES:
             with tempfile.TemporaryDirectory() as root, Memory(jvm) as seen:
                 plain = Plain(spark, Folder(Path(root)), keys, store)
                 for _ in range(runs):
@@ -274,5 +294,6 @@ if __name__ == "__main__":
     parser.add_argument("--keys", type=int, nargs="+", default=[usual(1_000_000, 200_000)])
     parser.add_argument("--runs", type=int, default=usual(3, 1))
     parser.add_argument("--memory", default="6g", help="of the driver's JVM")
+    parser.add_argument("--timers", action="store_true", help="without and with timers; no peers")
     given = parser.parse_args()
-    main(given.keys, given.runs, given.memory)
+    main(given.keys, given.runs, given.memory, timers=given.timers)
