@@ -214,5 +214,5 @@ def _stage(stage: StageManifest) -> Document:
     report["snapshot_id"] = report.pop("checkpoint_id")
     row = stage_row(stage)
     names = ("in_flight", "busy", "backpressured", "backlogs", "watermark")
-    others = {name: row[name] for name in names}
+    others = {name: plain(row[name]) for name in names}
     return {**report, **others, "lineage": list(stage.lineage)}

@@ -103,6 +103,8 @@ def _blocks(record: StatusRecord, now: datetime) -> Iterator[Table | Text]:
         text = f"{len(record.aborted)} since then; {newest.title}: {newest.reason}"
         text += f", {newest.cause}" if newest.cause else ""
         lines.append(("aborted", Text(text, "red")))
+    if record.last is not None and (late := late_rows(record.last)):
+        lines.append(("late rows", Text(late, "yellow")))
     for failure in record.failing:
         lines.append(("retention", Text(f"fails: {documents.failure_sentence(failure)}", "red")))
     yield cells.pairs(lines)
@@ -120,6 +122,13 @@ def _completed(record: StatusRecord, now: datetime) -> str | Text:
         f"({cells.time(last.ended_at)} UTC), in {cells.duration(last.duration_ms)}",
         "green",
     )
+
+
+def late_rows(last: CheckpointRecord) -> str:
+    """How many rows came late in a checkpoint, in each stage that had any."""
+    reports = (s.report for s in last.stages if s.report.checkpoint_id == last.checkpoint_id)
+    late = [f"{r.stage} {r.late_rows:,}" for r in reports if r.late_rows]
+    return f"in checkpoint {last.checkpoint_id}: {', '.join(late)}" if late else ""
 
 
 def _stages(last: CheckpointRecord) -> Table:

@@ -3,8 +3,18 @@
 import re
 import shutil
 
+import pyarrow as pa
 from commands_run import document, failure, run, succeed
-from storage_roots import Checkpoint, end_driver, fail_restore, restore, write_root
+from deltalake import DeltaTable
+from storage_roots import (
+    Checkpoint,
+    Stage,
+    complete,
+    end_driver,
+    fail_restore,
+    restore,
+    write_root,
+)
 
 from absflow.protocol.retention.failures import after_plan
 from absflow.protocol.retention.failures import document as document_of
@@ -35,6 +45,20 @@ def test_the_document_has_the_same(small):
     assert (status["aborted_since"], status["failing"]) == ([], [])
     assert status["driver"] == {"incarnation": 2, "end": None}
     assert status["age_ms"] > 0
+
+
+def test_late_rows_are_in_the_documents_and_on_the_screen(tmp_path):
+    """Of the newest checkpoint, by stage."""
+    keys, columns = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
+    root = write_root(tmp_path / "job", [Stage("x", keys, columns)], [Checkpoint(1)])
+    (stage,) = DeltaTable(root.path / "checkpoints").to_pyarrow_table().to_pylist()[0]["stages"]
+    timed = {**stage, "checkpoint_id": 2, "late_rows": 1_234}
+    complete(root, 2, stages=[timed])
+    last = document(root, "status")["last_completed"]
+    assert last == document(root, "show", "2") == document(root, "show", "latest")
+    (shown,) = last["stages"]
+    assert shown["late_rows"] == 1_234
+    assert "late rows  in checkpoint 2: x 1,234" in succeed(root, "status")
 
 
 def test_an_age_that_is_too_old_is_the_exit_code(small):
