@@ -16,8 +16,10 @@ from storage_roots import (
     write_root,
 )
 
+from absflow.protocol.event_time import EventTime, to_json
 from absflow.protocol.retention.failures import after_plan
 from absflow.protocol.retention.failures import document as document_of
+from absflow.protocol.watermarks import StageTime
 from absflow.storage.layout import Layout
 
 AGE = r"\d+ d \d+ h"
@@ -52,12 +54,13 @@ def test_late_rows_are_in_the_documents_and_on_the_screen(tmp_path):
     keys, columns = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
     root = write_root(tmp_path / "job", [Stage("x", keys, columns)], [Checkpoint(1)])
     (stage,) = DeltaTable(root.path / "checkpoints").to_pyarrow_table().to_pylist()[0]["stages"]
-    timed = {**stage, "checkpoint_id": 2, "late_rows": 1_234}
+    reached = to_json(EventTime(StageTime({}, 1_767_344_400_000_000, 0), {}))
+    timed = {**stage, "checkpoint_id": 2, "late_rows": 1_234, "event_time": reached}
     complete(root, 2, stages=[timed])
     last = document(root, "status")["last_completed"]
     assert last == document(root, "show", "2") == document(root, "show", "latest")
     (shown,) = last["stages"]
-    assert shown["late_rows"] == 1_234
+    assert (shown["watermark"], shown["late_rows"]) == ("2026-01-02T09:00:00+00:00", 1_234)
     assert "late rows  in checkpoint 2: x 1,234" in succeed(root, "status")
 
 
