@@ -12,7 +12,7 @@ from absflow.sinks import DeltaSink
 from absflow.storage.delta.names import same_name, unfit
 
 OWN = {
-    "key": ["set_id", "OP", "_deleted", "_modified_epoch", "at_checkpoint", "before", "_absflow_x"],
+    "key": ["set_id", "OP", "_deleted", "_modified", "at_checkpoint", "before", "_absflow_x"],
     "state": ["set_id", "Op", "_deleted", "checkpoint_id", "key_group", "_absflow_rank"],
     "output": ["_epoch", "_SEQ", "_kind", "_barrier", "_key_group", "_metadata"],
     "sink": ["_epoch", "_metadata"],

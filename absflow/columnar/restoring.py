@@ -22,8 +22,9 @@ from absflow.columnar.piece_files import StateFiles, read_pieces, write_pieces
 from absflow.columnar.pieces import PAGE_BYTES, pieces, where
 from absflow.columnar.state import (
     DELETED,
-    MODIFIED_EPOCH,
+    MODIFIED,
     KeyedState,
+    modified_in,
     snapshot_schema,
     state_schema,
 )
@@ -132,9 +133,9 @@ class Restoring:
         yield from map(self._as_state, where(rows, stay))
 
     def _as_state(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        epochs = pa.array(np.full(rows.num_rows, self.epoch, dtype=np.int64))
-        columns = [*rows.columns[:-1], epochs, rows.column(DELETED)]
-        names = [*rows.schema.names[:-1], MODIFIED_EPOCH, DELETED]
+        modified = pa.array(np.full(rows.num_rows, modified_in(self.epoch), dtype=np.int64))
+        columns = [*rows.columns[:-1], modified, rows.column(DELETED)]
+        names = [*rows.schema.names[:-1], MODIFIED, DELETED]
         made = pa.RecordBatch.from_arrays(columns, names=names)
         return made.cast(state_schema(self._keys, self._state))
 

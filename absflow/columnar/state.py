@@ -1,9 +1,13 @@
 """The keyed state of one key group: an Arrow table with one row per key, live or deleted.
 
-Beside the key and state columns a row has ``_modified_epoch``, the stage's epoch when it last
-changed (newest snapshot + 1), and ``_deleted``: a deleted key stays as a tombstone until a
+Beside the key and state columns a row has ``_modified``, which says in which of the stage's epochs
+(newest snapshot + 1) it last changed, and ``_deleted``: a deleted key stays as a tombstone until a
 completed checkpoint holds the deletion. So the changes since any completed checkpoint are one
 comparison over one column.
+
+A key that comes and goes within one epoch leaves nothing: no snapshot lies between, not even one
+that was aborted, so its state is as if it had never come. For that ``_modified`` has a bit more:
+twice the epoch, and one more if the key came in this very epoch.
 
 A large state has two levels, as a log-structured merge tree has: a *base* of live rows, which is
 never changed, and the *recent* rows, tombstones among them, which stand in the place of rows of the
@@ -36,10 +40,11 @@ from absflow.columnar.timers import (
 __all__ = [
     "DELETED",
     "HIDDEN_COLUMNS",
-    "MODIFIED_EPOCH",
+    "MODIFIED",
     "OWN_COLUMNS",
     "KeyedState",
     "Touched",
+    "modified_in",
     "snapshot_schema",
     "state_schema",
 ]
@@ -49,7 +54,7 @@ Places = npt.NDArray[np.int64]
 # Recent rows of up to so many bytes are kept in one chunk.
 _TOGETHER = 16 << 20
 
-MODIFIED_EPOCH = "_modified_epoch"
+MODIFIED = "_modified"
 DELETED = "_deleted"
 # What the state of a stage has beside the author's own columns and no function sees.
 HIDDEN_COLUMNS = (*TIMER_COLUMNS, TOUCHED.name)
@@ -59,8 +64,13 @@ OWN_COLUMNS = (*HIDDEN_COLUMNS, *(field.name for field in TIMEOUT_FIELDS))
 
 def state_schema(keys: pa.Schema, columns: pa.Schema) -> pa.Schema:
     """The schema of a key group's state: keys, state columns, and what absflow adds."""
-    added = [pa.field(MODIFIED_EPOCH, pa.int64()), pa.field(DELETED, pa.bool_())]
+    added = [pa.field(MODIFIED, pa.int64()), pa.field(DELETED, pa.bool_())]
     return pa.schema([*keys, *columns, *added])
+
+
+def modified_in(epoch: int, *, came: bool = False) -> int:
+    """What ``_modified`` is of a row that changed in an epoch, and whether its key came in it."""
+    return 2 * epoch + came
 
 
 def snapshot_schema(keys: pa.Schema, columns: pa.Schema) -> pa.Schema:
@@ -174,7 +184,7 @@ class KeyedState:
     def deleted(self, touched: Touched, which: Places, epoch: int) -> KeyedState:
         """The state after the touched keys at positions ``which`` were deleted.
 
-        A key that never had state leaves no tombstone.
+        A key that never had state leaves no tombstone, nor does one that came in this epoch.
         """
         which = which[~touched.new[which]]
         keys = touched.table.select(range(self.keys)).take(pa.array(which))
@@ -190,7 +200,7 @@ class KeyedState:
         No snapshot has that as a change. What stands in the place of a row of the base stays until
         they are merged, as a tombstone of an epoch before all others.
         """
-        return self.deleted(touched, which, 0).without_tombstones(0)
+        return self.deleted(touched, which, 0)
 
     def without_expired(self, upto: int | None) -> KeyedState:
         """Without recent rows that have expired.
@@ -213,16 +223,24 @@ class KeyedState:
 
     def all_expired(self) -> KeyedState:
         """What is left when every key's state has expired: deletions that no checkpoint holds."""
-        return KeyedState(self.table.filter(self.table[DELETED]), self.keys)
+        return KeyedState(self._deletions(), self.keys)
+
+    def _deletions(self) -> pa.Table:
+        """The deletions that snapshots have; those of no epoch only hide a row of the base."""
+        there = pc.and_(self.table[DELETED], pc.greater(self.table[MODIFIED], 0))
+        return self.table.filter(there)
 
     def _with(
         self, touched: Touched, which: Places, rows: pa.Table, epoch: int, *, deleted: bool
     ) -> KeyedState:
         if not rows.num_rows:
             return self
-        count, at = rows.num_rows, touched.at[which]
-        rows = rows.append_column(MODIFIED_EPOCH, pa.array(np.full(count, epoch, dtype=np.int64)))
-        rows = rows.append_column(DELETED, pa.array(np.full(count, deleted)))
+        at, before = touched.at[which], self._modified(touched, which)
+        # As if there had never been a row.
+        came = (before == 0) | (before == modified_in(epoch, came=True))
+        modified = np.where(came, 0, modified_in(epoch)) if deleted else modified_in(epoch) + came
+        rows = rows.append_column(MODIFIED, pa.array(modified))
+        rows = rows.append_column(DELETED, pa.array(np.full(rows.num_rows, deleted)))
         rows = rows.cast(self.table.schema)
         table, shadows, below = self.table, self.shadows, touched.below[which]
         known = at >= 0
@@ -233,12 +251,30 @@ class KeyedState:
                 below = np.where(known, shadows[at], below)
                 shadows = shadows[stay]
             table = table.filter(pa.array(stay))
+        if deleted and not modified.all():
+            needed = (modified > 0) | (below >= 0)
+            rows, below = rows.filter(pa.array(needed)), below[needed]
         if shadows is not None:
             shadows = np.concatenate([shadows, below])
         table = pa.concat_tables([table, rows])
         if fits(table, _TOGETHER):
             table = table.combine_chunks()
         return replace(self, table=table, shadows=shadows)
+
+    def _modified(self, touched: Touched, which: Places) -> Places:
+        """Of the touched keys ``which`` the ``_modified`` of their rows; 0 where there is none."""
+        at, below = touched.at[which], touched.below[which]
+        found = np.zeros(len(which), dtype=np.int64)
+        for table, places in ((self.table, at), (self.base, below)):
+            there = places >= 0
+            if table is None or not there.any():
+                continue
+            column = table[MODIFIED]
+            if column.num_chunks == 1:
+                found[there] = column.chunk(0).to_numpy()[places[there]]
+            else:
+                found[there] = take(table.select([MODIFIED]), places[there])[MODIFIED].to_numpy()
+        return found
 
     def live_batches(self, expired_upto: int | None = None) -> Iterator[pa.RecordBatch]:
         """The live rows of both levels, but for those that have expired."""
@@ -247,14 +283,15 @@ class KeyedState:
 
     def merged(self, base: pa.Table) -> KeyedState:
         """The same state on a base of all live rows; the recent ones are tombstones only."""
-        tombstones = self.table.filter(self.table[DELETED])
+        tombstones = self._deletions()
         return KeyedState(tombstones, self.keys, base, np.full(tombstones.num_rows, -1))
 
     def flat(self) -> KeyedState:
         """The same state without a base."""
         if self.base is None:
             return self
-        batches = [*self._old(), *self.table.to_batches()]
+        recent = self.table.filter(pc.greater(self.table[MODIFIED], 0))
+        batches = [*self._old(), *recent.to_batches()]
         return KeyedState(pa.Table.from_batches(batches, self.table.schema), self.keys)
 
     def next_timers(self) -> tuple[int, ...]:
@@ -310,7 +347,7 @@ class KeyedState:
         """The base's rows changed since ``base_id`` (-1: all) that no recent one stands for."""
         if self.base is None or self.shadows is None:
             return
-        there = pc.greater(self.base[MODIFIED_EPOCH], base_id).to_numpy()
+        there = pc.greater(self.base[MODIFIED], modified_in(base_id, came=True)).to_numpy()
         there[self.shadows[self.shadows >= 0]] = False
         yield from where(self.base, there)
 
@@ -322,10 +359,10 @@ class KeyedState:
         An epoch e lies between the barriers e - 1 and e, so it is after ``base_id`` if greater.
         A full snapshot (``base_id`` 0) starts from nothing and needs no tombstones.
         """
-        changed = pc.greater(self.table[MODIFIED_EPOCH], base_id).to_numpy()
+        changed = pc.greater(self.table[MODIFIED], modified_in(base_id, came=True)).to_numpy()
         if base_id == 0:
             changed = changed & ~self.table[DELETED].to_numpy()
-        names = [name for name in self.table.column_names if name != MODIFIED_EPOCH]
+        names = [name for name in self.table.column_names if name != MODIFIED]
         for batch in chain(self._old(base_id), where(self.table, changed)):
             yield _unexpired(expired_upto)(batch).select(names)
 
@@ -334,7 +371,8 @@ class KeyedState:
 
         A tombstone in the place of a row of the base stays until they are merged.
         """
-        gone = pc.and_(self.table[DELETED], pc.less_equal(self.table[MODIFIED_EPOCH], completed_id))
+        newest = modified_in(completed_id, came=True)
+        gone = pc.and_(self.table[DELETED], pc.less_equal(self.table[MODIFIED], newest))
         if self.shadows is not None:
             gone = pc.and_(gone, pa.array(self.shadows < 0))
         if not pc.any(gone).as_py():

@@ -11,7 +11,7 @@ from collections.abc import Collection
 import pyarrow as pa
 
 from absflow.columnar.pages import CHANNEL_FIELDS, TIME_FIELDS
-from absflow.columnar.state import DELETED, HIDDEN_COLUMNS, MODIFIED_EPOCH
+from absflow.columnar.state import DELETED, HIDDEN_COLUMNS, MODIFIED
 from absflow.errors import GraphError
 from absflow.storage.delta.names import same_name, unfit
 
@@ -19,7 +19,7 @@ __all__ = ["check_channel", "check_input", "check_output", "check_state"]
 
 # Columns beside the user's own, of a stage's state, its history and the views of that.
 _OF_STATE = {
-    MODIFIED_EPOCH,
+    MODIFIED,
     DELETED,
     *HIDDEN_COLUMNS,
     "set_id",

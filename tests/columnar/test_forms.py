@@ -13,7 +13,7 @@ from process_cases import AB, EMPTY, MADE, STORED, error_of, live, rows
 
 from absflow.columnar.forms import per_row
 from absflow.columnar.process import Call, call
-from absflow.columnar.state import MODIFIED_EPOCH, KeyedState
+from absflow.columnar.state import MODIFIED, KeyedState
 
 
 def running(state, row):
@@ -132,7 +132,7 @@ def test_a_stage_may_have_keys_only():
     assert rows_of(processed.output) == [("a", 1), ("b", 2)]
     processed = call(per_row(first), MADE, AB, processed.state)
     assert processed.output.num_rows == 0
-    assert processed.state.table[MODIFIED_EPOCH].to_pylist() == [4, 4]
+    assert processed.state.table[MODIFIED].to_pylist() == [9, 9]
 
 
 def test_a_function_that_needs_it_is_given_the_context():

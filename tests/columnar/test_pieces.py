@@ -238,7 +238,7 @@ def test_a_key_group_is_restored_piece_by_piece(inline):
     rows = state.flat().table.to_pylist()
     assert {row["k"]: row["n"] for row in rows} == due
     assert (kept.live_keys, len(rows), kept.changed_epoch) == (len(due), len(due), 9)
-    assert {row["_modified_epoch"] for row in rows} == {9}
+    assert {row["_modified"] for row in rows} == {18}
     if files is not None:
         assert set(files.files) == {kept.base} - {""}
 

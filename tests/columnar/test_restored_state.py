@@ -15,7 +15,7 @@ from absflow.columnar.keys import key_groups
 from absflow.columnar.pages import PAGE_SCHEMA, Page, PageKind, pages_of
 from absflow.columnar.restore_packer import StatePacker
 from absflow.columnar.restoring import Restoring
-from absflow.columnar.state import state_schema
+from absflow.columnar.state import modified_in, state_schema
 from absflow.columnar.timers import TIMER_COLUMNS, timer_fields
 from absflow.errors import PageCorruptError, ProcessError, RestoreError
 
@@ -79,7 +79,7 @@ def restored(by, *partitions):
             assert set(at.tolist()) == {group}
             assert epoch == by.checkpoint_id
         for row in rows_of(table):
-            assert row[-2:] == (by.checkpoint_id, False)
+            assert row[-2:] == (modified_in(by.checkpoint_id), False)
             assert row[:width] not in rows
             rows[row[:width]] = row[width:-2]
     return rows

@@ -14,14 +14,17 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from test_stage_schedules import MemoryFiles
 
 from absflow.columnar.state import (
     DELETED,
-    MODIFIED_EPOCH,
+    MODIFIED,
     KeyedState,
+    modified_in,
     snapshot_schema,
     state_schema,
 )
+from absflow.columnar.stored import KeyGroupState, load, store
 
 COLUMNS = pa.schema(
     [
@@ -56,16 +59,17 @@ def table(rows, schema):
 
 def changes_of(state, base):
     """In any number of batches, as one table."""
-    names = [name for name in state.table.column_names if name != MODIFIED_EPOCH]
+    names = [name for name in state.table.column_names if name != MODIFIED]
     schema = state.table.select(names).schema
     return pa.Table.from_batches(state.changes(base), schema)
 
 
 class StateMachine(RuleBasedStateMachine):
-    """KeyedState beside a dict of (values, epoch, deleted), and the keys that its base holds.
+    """KeyedState beside a dict of (values, epoch, deleted, came).
 
-    `snapshots` are what the checkpoints hold: the base and the rows of each, and beside them the
-    live keys that must come out when the increments are summed up again.
+    A key has come in the epoch in which it had no row before. `snapshots` are what the checkpoints
+    hold: the base and the rows of each, and beside them the live keys that must come out when the
+    increments are summed up again. Those that do not complete are aborted, and nobody's base.
     """
 
     keys = ONE_KEY
@@ -75,7 +79,7 @@ class StateMachine(RuleBasedStateMachine):
         super().__init__()
         self.state = KeyedState.empty(self.keys, COLUMNS)
         self.model = {}
-        self.based = set()
+        self.files, self.kept, self.batches = MemoryFiles(0), None, 0
         self.snapshots = {}
         self.live_at = {0: {}}
         self.completed = 0
@@ -88,8 +92,18 @@ class StateMachine(RuleBasedStateMachine):
             self.put([key], [0], [data.draw(VALUES)])
 
     @property
+    def based(self):
+        """The keys of the base, which it has until it is merged."""
+        return {*self.keys_of(self.state.base)}
+
+    @property
     def live(self):
-        return {k: values for k, (values, _, deleted) in self.model.items() if not deleted}
+        return {k: values for k, (values, _, deleted, _) in self.model.items() if not deleted}
+
+    def came(self, key):
+        """Whether the key is in no snapshot, not even in one that was aborted."""
+        _, epoch, _, came = self.model.get(key, (NOTHING, self.epoch, False, True))
+        return came and epoch == self.epoch
 
     def touch(self, keys):
         unique = table(keys, self.keys)
@@ -124,7 +138,7 @@ class StateMachine(RuleBasedStateMachine):
             self.epoch,
         )
         for at, new in zip(which, values, strict=True):
-            self.model[keys[at]] = (new, self.epoch, False)
+            self.model[keys[at]] = (new, self.epoch, False, self.came(keys[at]))
 
     @rule(data=st.data())
     def change(self, data):
@@ -142,7 +156,10 @@ class StateMachine(RuleBasedStateMachine):
         self.state = self.state.deleted(touched, np.array(which, dtype=np.int64), self.epoch)
         gone = [keys[at] for at in which if keys[at] in self.live]
         for key in gone:
-            self.model[key] = (NOTHING, self.epoch, True)
+            if self.came(key):
+                del self.model[key]
+            else:
+                self.model[key] = (NOTHING, self.epoch, True, False)
         assert gone or self.state is before
 
     @rule(full=st.booleans())
@@ -153,7 +170,7 @@ class StateMachine(RuleBasedStateMachine):
         assert changes.schema == snapshot_schema(self.keys, COLUMNS)
         assert self.by_key(changes) == {
             k: (*values, deleted)
-            for k, (values, epoch, deleted) in self.model.items()
+            for k, (values, epoch, deleted, _) in self.model.items()
             if epoch > base and not (deleted and base == 0)
         }
         self.snapshots[self.epoch] = (base, rows_of(changes))
@@ -162,7 +179,7 @@ class StateMachine(RuleBasedStateMachine):
         self.state = self.state.without_tombstones(self.completed)
         dropped = [
             key
-            for key, (_, epoch, gone) in self.model.items()
+            for key, (_, epoch, gone, _) in self.model.items()
             if gone and epoch <= self.completed and key not in self.based
         ]
         for key in dropped:
@@ -174,15 +191,35 @@ class StateMachine(RuleBasedStateMachine):
     def merge(self):
         """Put all live rows into a base; the tombstones stay above it."""
         schema = state_schema(self.keys, COLUMNS)
+        self.kept = None
         self.state = self.state.merged(pa.Table.from_batches(self.state.live_batches(), schema))
-        self.based = set(self.live)
+        assert self.based == set(self.live)
         assert len(self.keys_of(self.state.table)) == len(self.model) - len(self.live)
 
     @rule()
     def flatten(self):
         """Have one level only."""
-        self.state = self.state.flat()
-        self.based = set()
+        self.state, self.kept = self.state.flat(), None
+
+    @rule()
+    def keep_in_files(self):
+        """Let it lie in files until the next micro-batch, the base in the one that it had."""
+        state, before = self.state, self.kept
+        if before is None:
+            state, before = state.flat(), KeyGroupState()
+        self.batches += 1
+        self.kept = store(state, before, self.files, f"0/{self.batches}")
+        self.state = load(self.kept, self.keys, COLUMNS, self.files, "state")
+
+    @precondition(lambda self: self.completed)
+    @rule()
+    def restore(self):
+        """Go on from the completed checkpoint; later ones are of another branch."""
+        n, live, self.kept = self.completed, self.live_at[self.completed], None
+        self.snapshots = {m: kept for m, kept in self.snapshots.items() if m <= n}
+        rows = [(*key, *values, modified_in(n), False) for key, values in live.items()]
+        self.state = KeyedState(table(rows, state_schema(self.keys, COLUMNS)), len(self.keys))
+        self.model = {key: (values, n, False, False) for key, values in live.items()}
 
     @precondition(lambda self: self.snapshots)
     @rule(data=st.data())
@@ -195,7 +232,10 @@ class StateMachine(RuleBasedStateMachine):
     @invariant()
     def holds_what_the_dict_holds(self):
         assert self.state.table.schema == state_schema(self.keys, COLUMNS)
-        due = {k: (*values, epoch, gone) for k, (values, epoch, gone) in self.model.items()}
+        due = {
+            k: (*values, modified_in(epoch, came=came), gone)
+            for k, (values, epoch, gone, came) in self.model.items()
+        }
         assert self.by_key(self.state.flat().table) == due
         assert self.state.live == len(self.live)
 
@@ -204,13 +244,21 @@ class StateMachine(RuleBasedStateMachine):
         for n in self.snapshots:
             assert self.summed(n) == self.live_at[n]
 
+    @invariant()
+    def an_increment_may_be_laid_on_a_later_checkpoint_than_its_base(self):
+        """As completion does it: whichever of those before it have completed meanwhile."""
+        for n, (base, _) in self.snapshots.items():
+            for m in self.snapshots if base else ():
+                if base < m < n:
+                    assert self.laid_on(self.live_at[m], n) == self.live_at[n]
+
     def summed(self, n):
         """The state at `n`: the increments along its lineage, the last row of each key counting."""
-        if n == 0:
-            return {}
-        base, rows = self.snapshots[n]
-        keys = len(self.keys)
-        state = dict(self.summed(base))
+        return self.laid_on(self.summed(self.snapshots[n][0]), n) if n else {}
+
+    def laid_on(self, state, n):
+        """The state after the rows of a snapshot."""
+        keys, (_, rows), state = len(self.keys), self.snapshots[n], dict(state)
         for row in rows:
             state.pop(row[:keys], None)
             if not row[-1]:
@@ -285,7 +333,29 @@ def test_a_key_comes_back():
     assert touched.table["n"].to_pylist() == [None]
     state = put(state, 3, a=7)
     assert seen(changes_of(state, 1)) == {"a": 7}
-    assert (state.live, state.table[MODIFIED_EPOCH].to_pylist()) == (1, [3])
+    assert (state.live, state.table[MODIFIED].to_pylist()) == (1, [modified_in(3)])
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_trap_19_a_key_that_comes_and_goes_between_two_snapshots_leaves_nothing(merged):
+    """As a window that opens and closes; it does not matter whether its row got into the base."""
+    state = put(put(EMPTY, 1, a=1), 2, b=1)
+    if merged:
+        schema = state_schema(ONE_KEY, COLUMNS)
+        state = state.merged(pa.Table.from_batches(state.live_batches(), schema))
+    state = drop(put(state, 2, b=2), 2, "b")
+    assert (seen(changes_of(state, 1)), seen(changes_of(state, 0))) == ({}, {"a": 1})
+    assert seen(state.flat().table) == {"a": 1}
+    assert seen(changes_of(drop(put(state, 2, b=3), 2, "b"), 1)) == {}
+    assert seen(changes_of(put(state, 3, b=4), 1)) == {"b": 4}
+
+
+def test_a_key_that_an_aborted_snapshot_has_leaves_a_tombstone():
+    """It may complete yet, and the next one be laid on it though its base is older."""
+    state = put(put(EMPTY, 1, a=1), 2, b=1)
+    assert seen(changes_of(state, 1)) == {"b": 1}
+    assert seen(changes_of(drop(state, 3, "b"), 1)) == {"b": None}
+    assert seen(changes_of(drop(put(state, 3, b=2), 3, "b"), 1)) == {"b": None}
 
 
 def test_deleting_what_is_not_there_changes_nothing():
