@@ -13,7 +13,8 @@ must have emitted for given source positions, and compare that with the tables:
   exactly the source rows up to the manifest's positions, for every stage, and so is the output
   that stands before the barrier; rows that the checkpoint has overtaken are in its channel state
   instead, once, and are the next ones that the stage would have processed;
-* event time: see :mod:`absflow.simulation.time_checkers`;
+* event time: see :mod:`absflow.simulation.time_checkers`, and of state that expires
+  :mod:`absflow.simulation.expiry_checkers`;
 * exactly once: every channel holds, path by path, a prefix of what is due, and all of it at the
   end; final state is that of all rows;
 * no stuck checkpoint: when the faults have ceased, the job comes to its end.
@@ -36,12 +37,14 @@ from absflow.protocol.checkpoints import (
 )
 from absflow.protocol.coordinator.messages import Triggered
 from absflow.simulation import time_checkers
+from absflow.simulation.batch import Memory
 from absflow.simulation.due import Due, State
 from absflow.simulation.event_time import time_of
+from absflow.simulation.expiry import is_brief
+from absflow.simulation.expiry_checkers import Living
 from absflow.simulation.items import Sent
 from absflow.simulation.job import Graph, StageSpec
 from absflow.simulation.restore import reconstruct
-from absflow.simulation.stage import Memory
 from absflow.simulation.tables import Tables
 
 __all__ = ["check"]
@@ -169,6 +172,7 @@ def _cuts(graph: Graph, tables: Tables, due: Due, emitted: Mapping[str, _Emitted
     """Each completed checkpoint, oldest first, is the cut at its own positions."""
     before = dict.fromkeys(tables.rows, 0)
     watermarks = dict(tables.began)
+    living = Living(graph, tables, due)
     for checkpoint_id, manifest in sorted(tables.manifests.items()):
         named = [s.report.stage for s in manifest.stages]
         if named != [s.name for s in graph.stages]:
@@ -185,6 +189,7 @@ def _cuts(graph: Graph, tables: Tables, due: Due, emitted: Mapping[str, _Emitted
         for stage in named:
             yield from _cut(graph, tables, due, emitted[stage], manifest, stage, processed)
         yield from time_checkers.check_cut(graph, tables, due, manifest, watermarks)
+        yield from living.check(manifest, processed)
 
 
 def _processed(
@@ -239,7 +244,7 @@ def _cut(
         yield f"checkpoint {checkpoint_id}: sets {missing} are not in the history of {stage}"
         return
     spec = graph.stage(stage)
-    _, _, there = time_of(spec, reconstruct(tables.histories[stage], part.lineage))
+    there = _lasting(spec, reconstruct(tables.histories[stage], part.lineage))
     fired = time_checkers.fired_windows(tables, stage, checkpoint_id)
     if there != (wanted := due.state(stage, processed, fired)):
         yield (
@@ -258,6 +263,12 @@ def _cut(
             )
 
 
+def _lasting(spec: StageSpec, values: State) -> State:
+    """The state that is a function of the rows alone."""
+    _, _, rest = time_of(spec, values)
+    return {name: value for name, value in rest.items() if not is_brief(name)}
+
+
 def _difference(there: State, wanted: State) -> str:
     keys = sorted(k for k in there.keys() | wanted.keys() if there.get(k) != wanted.get(k))
     return "; ".join(f"{k} is {there.get(k)}, due {wanted.get(k)}" for k in keys[:3])
@@ -267,7 +278,7 @@ def _end_of_stage(spec: StageSpec, memory: Memory, wanted: State) -> Iterator[st
     if memory.held:
         yield f"stage {spec.name} still holds {len(memory.held)} rows"
     there = {k: e.value for k, e in memory.values.items() if e.value is not None}
-    _, _, values = time_of(spec, there)
+    values = _lasting(spec, there)
     if values != wanted:
         yield f"exactly once: stage {spec.name} ends with {_difference(values, wanted)}"
 

@@ -77,6 +77,7 @@ class Driver:
         triggers = tuple(row for row in tables.barriers if isinstance(row, Triggered))
         ended = frozenset(row for row in tables.barriers if isinstance(row, RootInput))
         newest = max(tables.manifests, default=0)
+        full = tables.clocks.full_first and newest == tables.clocks.origin
         self.state: Coordinator
         self.state, actions = machine.recover(
             scene.knobs.graph.topology,
@@ -84,7 +85,7 @@ class Driver:
             scene.clock.now_ms,
             triggers,
             tuple(tables.facts),
-            tables.manifests.get(newest),
+            None if full else tables.manifests.get(newest),
             ended,
         )
         self._run = Run(began=len(tables.facts))

@@ -22,11 +22,13 @@ from absflow.protocol.coordinator.messages import (
     Triggered,
 )
 from absflow.protocol.watermarks import Watermark, WatermarkStatus
+from absflow.simulation.batch import Batch, Memory, Outcome
 from absflow.simulation.clock import Life, Process
+from absflow.simulation.expiry import expired
 from absflow.simulation.items import End, Fired, Item, Output, SentWatermark, Value
 from absflow.simulation.job import StageSpec, partitions
 from absflow.simulation.scene import Scene
-from absflow.simulation.stage import Batch, Memory, Outcome, run_batch
+from absflow.simulation.stage import run_batch
 from absflow.simulation.tables import Plan
 
 __all__ = ["Appender", "Query"]
@@ -151,7 +153,8 @@ class Query:
         scene.story.mark("timers left for the next batch", storm)
         if not storm and not any(start < end for start, end in spans.values()):
             return None
-        return Plan(spans, dict(self._idle(spans)))
+        wall_ms = tables.clocks.wall_ms(scene.clock.now_ms, len(tables.runs))
+        return Plan(spans, dict(self._idle(spans)), wall_ms)
 
     def _idle(self, spans: Mapping[str, tuple[int, int]]) -> Iterator[tuple[str, frozenset[str]]]:
         """Partitions fall idle that will bring nothing more; so no row comes back late."""
@@ -169,7 +172,7 @@ class Query:
         start = self._files.end_of(name)
         return start, start + self._scene.dice.randint(0, min(most, there - start))
 
-    def _read(self, plan: Plan) -> Batch:
+    def _read(self, plan: Plan, batch_id: int) -> Batch:
         tables = self._scene.tables
         controls = tables.barriers[slice(*plan.spans.get(_BARRIERS, (0, 0)))]
         items: dict[str, tuple[Item, ...]] = {}
@@ -181,7 +184,10 @@ class Query:
                 items[name] += tuple(item for row in mine for item in _control(row, end))
         positions = {name: plan.spans[name][1] for name in self._spec.inputs}
         orders = tuple(tables.overtakes[slice(*plan.spans[_OVERTAKES])])
-        return Batch(items, positions, orders, plan.idle, self._scene.knobs.timers)
+        ttl = tables.clocks.ttls.get(self._spec.name)
+        sweeps = batch_id % 3 == 0
+        timers = self._scene.knobs.timers
+        return Batch(items, positions, orders, plan.idle, timers, plan.wall_ms, ttl, sweeps)
 
     def _batch(self, batch_id: int, plan: Plan) -> Process:
         scene, files = self._scene, self._files
@@ -191,7 +197,7 @@ class Query:
             slow *= 4
         yield scene.between(scene.knobs.batch_ms) * slow
         before = files.memory
-        outcome = run_batch(self._spec, before, self._read(plan))
+        outcome = run_batch(self._spec, before, self._read(plan, batch_id))
         alignment_state.validate(outcome.memory.alignment)
         watermarks.validate(before.time, outcome.memory.time)
         self.step = "writing rows"
@@ -202,6 +208,7 @@ class Query:
         yield scene.between(scene.knobs.write_ms)
         self._write(2 * batch_id + 1, outcome.control)
         self._narrate(before, outcome)
+        self._narrate_expiry(plan, before, outcome)
         self.step = "reporting"
         yield scene.between(scene.knobs.write_ms)
         if scene.knobs.report_first:
@@ -228,6 +235,7 @@ class Query:
                 positions={name: str(at) for name, at in snapshot.positions.items()},
                 in_flight={name: str(at) for name, at in snapshot.in_flight.items()},
                 rows_changed=len(snapshot.changes),
+                expired_upto=snapshot.expired_upto,
                 held_rows=len(outcome.memory.held),
             )
             self._send_report(report)
@@ -278,6 +286,15 @@ class Query:
         cuts = {s.barrier.checkpoint_id for s in outcome.snapshots}
         story.mark("timer fires for a barrier", bool(fired & cuts))
         story.mark("timer fires behind all barriers", bool(fired - cuts))
+
+    def _narrate_expiry(self, plan: Plan, before: Memory, outcome: Outcome) -> None:
+        story, after = self._scene.story, outcome.memory
+        story.mark("a key came and went between two snapshots", bool(outcome.vanished))
+        story.mark("wall clock behind the last batch", plan.wall_ms < before.now_ms)
+        ttl = self._scene.tables.clocks.ttls[self._spec.name]
+        upto = ttl.upto(after.time.value, after.now_ms)
+        gone = any(expired(name, e.value, upto) for name, e in after.values.items())
+        story.mark(f"state expired in {'batch' if ttl.clock else 'event'} time", gone)
 
     def _narrate_action(self, before: Alignment, action: Action) -> None:
         story = self._scene.story

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from absflow.protocol import alignment, watermarks
 from absflow.protocol.checkpoints import Fact, FactKind, Manifest, StageManifest
 from absflow.protocol.watermarks import StageTime
+from absflow.simulation.batch import Entry, Held, Memory
 from absflow.simulation.event_time import time_of
+from absflow.simulation.expiry import expired
 from absflow.simulation.items import End, Fired, Output, Sent, SentWatermark, Value
 from absflow.simulation.job import Graph, StageSpec
-from absflow.simulation.stage import Entry, Held, Memory
 from absflow.simulation.tables import Channel, History, Plan, StageFiles, Tables
 
 __all__ = ["reconstruct", "restored", "time_at", "whole"]
@@ -42,9 +43,10 @@ def restored(graph: Graph, tables: Tables, manifest: Manifest) -> Tables:
         made.histories[spec.name] = History({n: history.sets[n] for n in part.lineage}, number)
         ends = {root: int(part.report.positions[root]) for root in spec.roots}
         ends |= {sender: len(made.log_of(sender)) for sender in spec.upstream}
-        read = Plan({name: (end, end) for name, end in ends.items()})
+        spans = {name: (end, end) for name, end in ends.items()}
+        read = Plan(spans, wall_ms=_time_at(tables, part, number))
         memory = _memory(tables, spec, part, manifest, times)
-        made.stages[spec.name] = StageFiles({-1: memory}, {-1: read})
+        made.stages[spec.name] = StageFiles({-1: memory}, {-1: read}, seen={-1: memory.seen})
     return made
 
 
@@ -83,9 +85,22 @@ def _memory(
         alignment.start(spec.inputs, number),
         watermarks.resumed(time, number, senders),
         sources,
+        _time_at(tables, part, number),
         tuple(late),
-        {key: Entry(value, number) for key, value in values.items()},
+        _living(values, part.report.expired_upto, number),
     )
+
+
+def _time_at(tables: Tables, part: StageManifest, number: int) -> int:
+    """The time of the batch that a snapshot was taken in, if that matters: it does not go back."""
+    ttl, upto = tables.clocks.ttls_at(number).get(part.report.stage), part.report.expired_upto
+    return upto + ttl.after if ttl is not None and ttl.clock and upto is not None else 0
+
+
+def _living(values: Mapping[str, Value], upto: int | None, number: int) -> dict[str, Entry]:
+    """The state that a restored stage begins with: what had expired stays so."""
+    there = {key: value for key, value in values.items() if not expired(key, value, upto)}
+    return {key: Entry(value, number) for key, value in there.items()}
 
 
 def _published(channel: Channel, number: int) -> list[Output]:

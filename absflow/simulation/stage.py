@@ -5,7 +5,8 @@ batch go through the alignment machine first; for each snapshot n every row with
 processed, the state is snapshotted and the barrier forwarded; at last the gates decide about the
 rest. Rows are processed in the order (epoch, input, place in the input). Behind the rows come the
 watermarks that were admitted with them, and then the timers that are due: each stage counts the
-rows that are on time by key and window, and lets a window go when its end has come.
+rows that are on time by key and window, and lets a window go when its end has come. It keeps brief
+state, too, which expires.
 """
 
 from __future__ import annotations
@@ -15,13 +16,10 @@ from dataclasses import dataclass, field
 
 from absflow.protocol import alignment, alignment_state, watermarks
 from absflow.protocol.alignment import (
-    AbortArrived,
-    Action,
     BarrierArrived,
     EndStage,
     Event,
     InputEnded,
-    OvertakeArrived,
     TakeSnapshot,
 )
 from absflow.protocol.alignment_state import Alignment, Barrier
@@ -33,123 +31,17 @@ from absflow.protocol.source_time import (
     start_source,
 )
 from absflow.protocol.watermarks import StageTime, Watermark
+from absflow.simulation.batch import Batch, Entry, Held, Memory, Outcome, Snapshot
 from absflow.simulation.event_time import timed
-from absflow.simulation.items import End, Fired, Item, Output, Sent, SentWatermark, Value
+from absflow.simulation.expiry import Ttl, brief_name, expired, step
+from absflow.simulation.items import End, Fired, Output, Sent, SentWatermark, Value
 from absflow.simulation.job import DELAY, Row, StageSpec, partitions, transform, window_end
 
-__all__ = ["Batch", "Entry", "Held", "Memory", "Outcome", "Snapshot", "fresh", "run_batch"]
+__all__ = ["fresh", "run_batch"]
 
 Transform = Callable[[str, Row], tuple[Row, ...]]
 
 _DIGEST_PRIME = (1 << 61) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """The state of one key; without a value it is a tombstone."""
-
-    value: Value | None
-    modified_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A row that waits for its input's gate; ``late`` by the verdict of its source."""
-
-    input: str
-    epoch: int
-    row: Row
-    late: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What a stage keeps between two micro-batches.
-
-    Attributes:
-        alignment: the state of its alignment machine.
-        held: rows that may not be processed yet, in the order of arrival.
-        values: the keyed state.
-        cuts: per checkpoint that waits for its snapshot, the positions of the root inputs that
-            have brought its barrier, and their times there.
-        time: event time at the stage.
-        sources: event time of its root inputs, behind all that was read.
-    """
-
-    alignment: Alignment
-    time: StageTime
-    sources: Mapping[str, SourceTime]
-    held: tuple[Held, ...] = ()
-    values: Mapping[str, Entry] = field(default_factory=dict)
-    cuts: Mapping[int, Mapping[str, tuple[int, SourceTime]]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What one micro-batch brings.
-
-    Attributes:
-        items: the next items of each input; those of a root are rows, then control rows.
-        positions: how far each input has been read after the batch.
-        orders: aborts and overtakes, which every stage reads by itself.
-        idle: of root inputs, the partitions that are idle from now on, where they change.
-        timers: so many fire at most.
-    """
-
-    items: Mapping[str, tuple[Item, ...]]
-    positions: Mapping[str, int] = field(default_factory=dict)
-    orders: tuple[AbortArrived | OvertakeArrived, ...] = ()
-    idle: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    timers: int = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What a stage hands over for one checkpoint.
-
-    Attributes:
-        barrier: of the checkpoint.
-        changes: since its base.
-        positions: the cut of each root input.
-        in_flight: channels that had not brought the barrier, and how far they had been read.
-    """
-
-    barrier: Barrier
-    changes: Mapping[str, Value | None]
-    positions: Mapping[str, int]
-    in_flight: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a batch: what to keep, what to emit, and what was decided.
-
-    Attributes:
-        memory: after the batch.
-        emitted: rows, barriers, each with its watermark before it, and the end, in order.
-        watermark: the one behind all that, if it is news.
-        snapshots: what it hands over.
-        said: by the alignment.
-        missed: rows that were on time at their source, and came behind the stage's watermark.
-    """
-
-    memory: Memory
-    emitted: tuple[Output, ...]
-    watermark: SentWatermark | None
-    snapshots: tuple[Snapshot, ...]
-    said: tuple[Action, ...]
-    missed: tuple[Row, ...]
-
-    @property
-    def rows(self) -> tuple[Output, ...]:
-        """What is written first: the rows, and the watermark behind them."""
-        rows = (item for item in self.emitted if isinstance(item, Sent | Fired))
-        return (*rows, *([self.watermark] if self.watermark else []))
-
-    @property
-    def control(self) -> tuple[Output, ...]:
-        """What is written then."""
-        return tuple(item for item in self.emitted if not isinstance(item, Sent | Fired))
 
 
 @dataclass(slots=True)
@@ -164,9 +56,17 @@ class _Work:
     time: StageTime
     sources: dict[str, SourceTime]
     timers: int
+    now_ms: int
+    vanished: int = 0
     emitted: list[Output] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
     missed: list[Row] = field(default_factory=list)
+
+    @property
+    def expired_upto(self) -> int | None:
+        """State that was touched last up to then has expired by now; None if none has."""
+        ttl = self.batch.ttl
+        return None if ttl is None else ttl.upto(self.time.value, self.now_ms)
 
 
 def fresh(spec: StageSpec) -> Memory:
@@ -204,6 +104,7 @@ def run_batch(
         memory.time,
         dict(memory.sources),
         batch.timers,
+        batch_time(memory, batch),
     )
     for name in spec.inputs:
         _read(work, memory.alignment, name)
@@ -216,10 +117,14 @@ def run_batch(
     _process(work, {name: alignment_state.gate(after, name) for name in spec.inputs})
     if any(isinstance(action, EndStage) for action in said):
         work.emitted.append(End())
+    if batch.sweeps:
+        upto = work.expired_upto
+        work.values = {k: e for k, e in work.values.items() if not expired(k, e.value, upto)}
     kept = Memory(
         after,
         work.time,
         work.sources,
+        work.now_ms,
         tuple(work.rows),
         work.values,
         {n: p for n, p in work.cuts.items() if n > after.snapshot},
@@ -231,7 +136,13 @@ def run_batch(
         tuple(work.snapshots),
         said,
         tuple(work.missed),
+        work.vanished,
     )
+
+
+def batch_time(memory: Memory, batch: Batch) -> int:
+    """The time of a batch, which does not go back when a wall clock does."""
+    return max(memory.now_ms, batch.wall_ms)
 
 
 def _read(work: _Work, before: Alignment, name: str) -> None:
@@ -290,23 +201,36 @@ def _process(work: _Work, upto: Mapping[str, int | None]) -> None:
 def _fold(work: _Work, row: Row) -> None:
     count, total = _value(work, f"key {row.key}")
     changed = (count + row.sign, total + row.sign * row.amount)
-    # A key whose rows have all been taken back is deleted: it leaves a tombstone.
-    value = changed if changed != (0, 0) else None
-    work.values[f"key {row.key}"] = Entry(value, work.epoch)
+    # A key whose rows have all been taken back is deleted.
+    _put(work, f"key {row.key}", changed if changed != (0, 0) else None)
     path = "path " + ">".join(row.path)
     seen, digest = _value(work, path)
     mixed = (digest * 1_000_003 + row.number * 91 + row.sign * row.amount) % _DIGEST_PRIME
-    work.values[path] = Entry((seen + 1, mixed), work.epoch)
+    _put(work, path, (seen + 1, mixed))
     if work.time.value is not None and row.at <= work.time.value:
         work.missed.append(row)
     window = f"window {window_end(row.at)} {row.key}"
     count, total = _value(work, window)
-    work.values[window] = Entry((count + 1, total + row.sign * row.amount), work.epoch)
+    _put(work, window, (count + 1, total + row.sign * row.amount))
+    if work.batch.ttl is not None:
+        _fold_brief(work, row, work.batch.ttl)
+
+
+def _fold_brief(work: _Work, row: Row, ttl: Ttl) -> None:
+    """State that has expired is none, whether it is still there or not."""
+    name = brief_name(row)
+    entry = work.values.get(name)
+    before = None if entry is None else entry.value
+    if expired(name, before, work.expired_upto):
+        before = None
+    after = step(before, row, ttl, work.now_ms if ttl.clock else row.at)
+    if after != before:
+        _put(work, name, after)
 
 
 def _count_late(work: _Work, row: Row) -> None:
     count, numbers = _value(work, f"late {row.path[0]}")
-    work.values[f"late {row.path[0]}"] = Entry((count + 1, numbers + row.number), work.epoch)
+    _put(work, f"late {row.path[0]}", (count + 1, numbers + row.number))
 
 
 def _fire(work: _Work) -> None:
@@ -320,7 +244,7 @@ def _fire(work: _Work) -> None:
     due.sort()
     for end, key, value in due[: work.timers]:
         work.emitted.append(Fired(work.epoch, key, end, value))
-        work.values[f"window {end} {key}"] = Entry(None, work.epoch)
+        _put(work, f"window {end} {key}", None)
     left = due[work.timers :]
     work.timers -= len(due) - len(left)
     work.time = watermarks.fired(work.time, left[0][0] if left else None)
@@ -343,6 +267,16 @@ def _value(work: _Work, key: str) -> Value:
     return entry.value if entry is not None and entry.value is not None else (0, 0)
 
 
+def _put(work: _Work, key: str, value: Value | None) -> None:
+    """Change a key, or delete it: it leaves a tombstone, unless no snapshot can have it."""
+    before = work.values.get(key)
+    came = before is None or (before.came and before.modified_epoch == work.epoch)
+    if value is None and came:
+        work.vanished += work.values.pop(key, None) is not None
+    else:
+        work.values[key] = Entry(value, work.epoch, came)
+
+
 def _snapshot(work: _Work, barrier: Barrier, after: Alignment) -> None:
     """Hand over what changed since the base, forget old tombstones, forward the barrier."""
     number = barrier.checkpoint_id
@@ -353,8 +287,13 @@ def _snapshot(work: _Work, barrier: Barrier, after: Alignment) -> None:
     }
     for name, value in timed(work.time, {name: source for name, (_, source) in here.items()}):
         if _value(work, name) != value:
-            work.values[name] = Entry(value, work.epoch)
-    changes = {k: e.value for k, e in work.values.items() if e.modified_epoch > barrier.base_id}
+            _put(work, name, value)
+    upto = work.expired_upto
+    changes = {
+        k: e.value
+        for k, e in work.values.items()
+        if e.modified_epoch > barrier.base_id and not expired(k, e.value, upto)
+    }
     work.values = {
         k: e
         for k, e in work.values.items()
@@ -363,7 +302,7 @@ def _snapshot(work: _Work, barrier: Barrier, after: Alignment) -> None:
     positions = {name: position for name, (position, _) in here.items()}
     late = [n for n in work.spec.upstream if alignment_state.in_flight(after, n, number)]
     in_flight = {name: work.batch.positions[name] for name in late}
-    work.snapshots.append(Snapshot(barrier, changes, positions, in_flight))
+    work.snapshots.append(Snapshot(barrier, changes, positions, in_flight, upto))
     work.emitted.append(SentWatermark(Watermark(number, work.time.output, work.time.status)))
     work.emitted.append(barrier)
     work.epoch = number + 1

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from absflow.protocol.alignment import AbortArrived, OvertakeArrived
 from absflow.protocol.checkpoints import Fact, FactKind, FailureReason, Manifest
 from absflow.protocol.coordinator.messages import RootInput, Triggered
+from absflow.simulation.batch import Memory
+from absflow.simulation.expiry import Clocks
 from absflow.simulation.items import Item, Output, Sent, Value
 from absflow.simulation.job import Graph, Row
-from absflow.simulation.stage import Memory, fresh
+from absflow.simulation.stage import fresh
 
 __all__ = ["Channel", "History", "Plan", "Request", "Run", "StageFiles", "Tables"]
 
@@ -60,23 +62,30 @@ class Plan:
     Attributes:
         spans: per input (and for the tables of barriers and overtakes), start and end.
         idle: per root input whose idle partitions change, those that are idle from then on.
+        wall_ms: what the wall clock showed.
     """
 
     spans: Mapping[str, tuple[int, int]]
     idle: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    wall_ms: int = 0
 
 
 @dataclass(slots=True)
 class StageFiles:
-    """Spark's checkpoint directory of one stage: offsets, commits, state per batch."""
+    """Spark's checkpoint directory of one stage: offsets, commits, state per batch.
+
+    ``seen`` is for the checkers: how many rows of each way the batches up to one have processed.
+    """
 
     memories: dict[int, Memory]
     offsets: dict[int, Plan] = field(default_factory=dict)
     committed: int = -1
+    seen: dict[int, Mapping[str, int]] = field(default_factory=dict)
 
     def commit(self, batch_id: int, memory: Memory) -> None:
         """The batch is done; only the newest two states are kept."""
         self.memories[batch_id] = memory
+        self.seen[batch_id] = memory.seen
         self.memories.pop(batch_id - 2, None)
         self.committed = batch_id
 
@@ -134,6 +143,7 @@ class Tables:
         missed: rows that were on time at their source, and came behind a stage's watermark.
         idles: a partition has been idle, so watermarks may be ahead of the positions.
         began: what each stage's watermark was when the attempt was restored.
+        clocks: what its stages go by.
     """
 
     rows: Mapping[str, tuple[Row, ...]]
@@ -151,6 +161,7 @@ class Tables:
     missed: list[Row] = field(default_factory=list)
     idles: bool = False
     began: dict[str, int | None] = field(default_factory=dict)
+    clocks: Clocks = field(default_factory=lambda: Clocks({}))
 
     @classmethod
     def of(

@@ -14,6 +14,7 @@ from absflow.errors import ProtocolViolation
 from absflow.simulation import checkers
 from absflow.simulation.clock import Life, Process
 from absflow.simulation.driver import Driver
+from absflow.simulation.expiry import draw_clocks
 from absflow.simulation.faults import Rates
 from absflow.simulation.job import Graph, StageSpec
 from absflow.simulation.query import Appender, Query
@@ -61,7 +62,9 @@ def run(seed: int, graph: Graph | None = None, rates: Rates | None = None) -> Re
     """Play the world of ``seed``; ``graph`` and ``rates`` replace what the seed would draw."""
     dice = random.Random(seed)
     knobs = draw_knobs(dice, graph, rates)
-    return _play(seed, build(seed, knobs, dice))
+    scene = build(seed, knobs, dice)
+    scene.tables.clocks = draw_clocks(seed, knobs.graph)
+    return _play(seed, scene)
 
 
 def go_back(seed: int, result: Result, checkpoint_id: int) -> Result:
@@ -74,7 +77,11 @@ def go_back(seed: int, result: Result, checkpoint_id: int) -> Result:
     """
     dice = random.Random(seed)
     knobs = draw_knobs(dice, result.graph)
-    tables = restored(result.graph, result.tables, result.tables.manifests[checkpoint_id])
+    old = result.tables
+    tables = restored(result.graph, old, old.manifests[checkpoint_id])
+    plans = (plan for files in old.stages.values() for plan in files.offsets.values())
+    last_ms = max((plan.wall_ms for plan in plans), default=0)
+    tables.clocks = draw_clocks(seed, result.graph, old.clocks, checkpoint_id, last_ms)
     return _play(seed, build(seed, knobs, dice, tables))
 
 

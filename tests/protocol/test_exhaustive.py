@@ -11,9 +11,10 @@ import pytest
 from absflow.protocol import alignment_state
 from absflow.protocol.alignment import AbortArrived
 from absflow.protocol.alignment_state import Barrier
+from absflow.simulation.batch import Batch
 from absflow.simulation.items import End, Sent
 from absflow.simulation.job import Row, StageSpec
-from absflow.simulation.stage import Batch, fresh, run_batch
+from absflow.simulation.stage import fresh, run_batch
 
 STAGE = StageSpec("s", upstream=("a", "b"))
 

@@ -13,9 +13,10 @@ from aligning import abort, barrier, discarded, end, ignored, overtake, play, ta
 from absflow.protocol import alignment_state
 from absflow.protocol.alignment import AbortArrived, OvertakeArrived, Reason
 from absflow.protocol.alignment_state import Barrier, brought, from_json, gate, in_flight, to_json
+from absflow.simulation.batch import Batch
 from absflow.simulation.items import End, Sent
 from absflow.simulation.job import Row, StageSpec
-from absflow.simulation.stage import Batch, fresh, run_batch
+from absflow.simulation.stage import fresh, run_batch
 
 # -- one stage, event by event --------------------------------------------------------------------
 

@@ -108,6 +108,16 @@ def snapshot_without_tombstones(real):
     return snapshot
 
 
+def put_that_forgets_too_early(work, key, value):
+    """A key that came since the last checkpoint completed is taken for one that no snapshot has."""
+    before = work.values.get(key)
+    came = before is None or before.came
+    if value is None and came:
+        work.values.pop(key, None)
+    else:
+        work.values[key] = stage.Entry(value, work.epoch, came)
+
+
 def forgetful_query(real):
     """Positions are kept in the memory of the query, so a query that dies forgets them."""
 
@@ -217,6 +227,10 @@ MUTATIONS = {
     ),
     "tombstones go as soon as the next trigger": (
         [(stage, "_snapshot", snapshot_without_tombstones(stage._snapshot))],
+        "consistent cut",
+    ),
+    "a key that a snapshot has leaves no tombstone": (
+        [(stage, "_put", put_that_forgets_too_early)],
         "consistent cut",
     ),
     "ids of a dead driver are used again": (

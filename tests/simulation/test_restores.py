@@ -8,6 +8,7 @@ import pytest
 
 from absflow.protocol.checkpoints import Kind
 from absflow.simulation import restore
+from absflow.simulation.expiry import expired
 from absflow.simulation.world import go_back, run
 
 SEEDS = 200
@@ -26,6 +27,13 @@ def begins_with(result, number):
     yield from (["a stage that had ended"] if ended else [])
     sets = [tables.histories[s.report.stage].sets[n] for s in manifest.stages for n in s.lineage]
     yield from (["a tombstone"] if any(None in changes.values() for changes in sets) else [])
+    gone = any(
+        expired(key, value, part.report.expired_upto)
+        for part in manifest.stages
+        for n in part.lineage
+        for key, value in tables.histories[part.report.stage].sets[n].items()
+    )
+    yield from (["state that had expired"] if gone else [])
     yield from (["an older branch"] if number < max(tables.manifests) else [])
 
 
@@ -50,6 +58,7 @@ def played(seed):
         if result.violations or not result.finished:
             return f"restored from {number}: {result.explain()}", marks
         marks["a restore of a restore"] += again
+        marks["another ttl"] += result.tables.clocks.full_first
     return "", marks
 
 
@@ -76,6 +85,8 @@ def test_nothing_is_lost_or_repeated(first, worlds):
         "a tombstone",
         "an older branch",
         "a restore of a restore",
+        "state that had expired",
+        "another ttl",
     ],
 )
 def test_hard_cases_were_reached(case, worlds):

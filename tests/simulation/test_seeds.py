@@ -28,6 +28,7 @@ SOMETIMES = (
     "ignored: AbortArrived late",
     "ignored: AbortArrived duplicate",
     "tombstone in an increment",
+    "a key came and went between two snapshots",
     "snapshot without a change",
     "increment laid on a newer checkpoint than its base",
     "report lost",
@@ -86,6 +87,9 @@ SOMETIMES = (
     "timer fires for a barrier",
     "timer fires behind all barriers",
     "timers left for the next batch",
+    "state expired in event time",
+    "state expired in batch time",
+    "wall clock behind the last batch",
 )
 
 
