@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from absflow.columnar.event_time import RootTime, range_heads
 from absflow.columnar.packing import Packer
@@ -25,7 +28,7 @@ from absflow.columnar.pages import (
     unpack,
 )
 from absflow.errors import ProcessError
-from absflow.protocol import event_time
+from absflow.protocol import event_time, watermarks
 from absflow.protocol.event_time import EventTime
 from absflow.protocol.watermarks import InputTime, StageTime, Watermark
 
@@ -174,3 +177,30 @@ def test_a_barrier_carries_what_its_sender_has_there() -> None:
     assert {(page.kind, page.checkpoint_id, page.payload) for page in pages} == {
         (PageKind.BARRIER, 5, payload)
     }
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60)), min_size=1, max_size=30),
+    st.integers(0, 20),
+    st.lists(st.integers(1, 7), min_size=1, max_size=9),
+)
+def test_trap_17_the_same_rows_are_late_wherever_batches_are_cut(
+    given_rows: list[tuple[int, int]], delay: int, sizes: list[int]
+) -> None:
+    """As after a restore, which cuts others: the rows before it in its partition decide."""
+    packer = source(RootTime("ts", delay, ("p",), ordered=True, late="drop"))
+    named = [(f"r{number}", p, ts) for number, (p, ts) in enumerate(given_rows)]
+    begun = event_time.with_partitions(knowing(delay), {"rows": ["0", "1", "2"]})
+    whole = data_of(packed(packer, rows(*named), begun))
+    found: set[tuple[str, int]] = set()
+    before, begin, turn = begun, 0, 0
+    while begin < len(named):
+        part = named[begin : begin + sizes[turn % len(sizes)]]
+        begin, turn = begin + len(part), turn + 1
+        pages = packed(packer, rows(*part), before)
+        found |= data_of(pages)
+        newest = json.loads(of_kind(pages, PageKind.WATERMARK)[0].payload)["newest"]
+        before = event_time.observed(before, {"rows": 1}, {"rows": newest})
+        admitted = watermarks.admit(before.stage, {"rows": None})
+        before = replace(before, stage=watermarks.fired(admitted, None))
+    assert found == whole
