@@ -53,6 +53,17 @@ def test_links_lead_somewhere() -> None:
     assert [(p.name, t) for p, t in links if not (p.parent / t).exists()] == []
 
 
+def test_the_comparison_of_time_names_tests_and_sources_that_there_are() -> None:
+    """Every test file in its tables, and every letter with a number in its list of sources."""
+    text = (ROOT / "docs" / "time-compared.md").read_text()
+    tests = set(re.findall(r"`([\w/]*test_\w+\.py)`", text))
+    assert len(tests) > 15
+    assert [name for name in sorted(tests) if not (ROOT / "tests" / name).exists()] == []
+    body, sources = text.split("## Sources")
+    named = set(re.findall(r"\b[FS]\d+\b", body))
+    assert named == set(re.findall(r"^\| ([FS]\d+) \|", sources, re.MULTILINE))
+
+
 def test_the_readme_has_the_versions_of_setup_cfg() -> None:
     """Its matrix says what is pinned, and what is the least."""
     config = configparser.ConfigParser()
