@@ -113,9 +113,9 @@ class History:
 
         ``type`` is CHECKPOINT or SAVEPOINT. ``status`` is COMPLETED, ABORTED, PENDING or, of one
         that was completed and is no longer kept, DELETED; what a driver that is no more has left
-        pending is ABORTED, as the next start will say. ``abandoned`` is true of what a restore to
-        an older one has left behind; ``sentence`` says ``reason`` in words; ``stages`` is the
-        manifest, null unless the checkpoint is completed.
+        pending is ABORTED, as the next start will say. ``abandoned`` is true of what is no part of
+        the job any more, since a restore went back to an older one; ``sentence`` says ``reason`` in
+        words; ``stages`` is the manifest, null unless the checkpoint is completed.
         """
         lost = bool(self._lost_driver())  # before its facts are read: what it has written is all
         if (found := self._reader.whole()) is None:

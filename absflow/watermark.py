@@ -23,11 +23,12 @@ _IN_ORDER = "witheventtimeorder"
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """The watermark of a source: no row comes any more whose event time is not behind it.
+    """The watermark of a source: no row with an event time up to it comes any more.
 
     It is counted for each partition of the source: the greatest event time that the partition has
     brought, less the delay. The source's is the least of its partitions', so one that lags loses no
-    row. A row that is not behind the watermark of its own partition is late.
+    row. A row whose event time is at or before the watermark of its own partition
+    is late.
 
     Attributes:
         delay: how much older than the newest row of its partition a row may be, as "10s".

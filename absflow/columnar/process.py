@@ -77,8 +77,8 @@ class Context:
         key_of_row: for each row, the row of ``state`` that belongs to its key; int64.
         is_new: for each row of ``state``, whether the key has no state yet, or none any more; bool.
         random: a generator that is seeded from stage, key group and batch.
-        watermark: the stage's watermark, a datetime in UTC: no row comes any more that is not
-            behind it. None if there is none yet, or no input has event time.
+        watermark: the stage's watermark, a datetime in UTC: no row with an event time up
+            to it comes any more. None if there is none yet, or no input has event time.
         timed: whether any input of the stage has event time.
         late: for each row, whether it came late (sources with ``late="process"``); bool.
         timers: by domain ("event", "processing"), for each row of ``state`` the timers of its key

@@ -58,7 +58,7 @@ class KeyTimers:
         """Set a timer; to set one that waits already changes nothing.
 
         Args:
-            time: when it fires, a datetime with a time zone. In event time it is behind
+            time: when it fires, a datetime with a time zone. In event time it is later than
                 ``context.watermark``, and never before the timer that fires, if one does.
             name: what it is known by among others of the same time.
             domain: "event", or "processing": it waits for ``context.time_ms``.

@@ -21,10 +21,10 @@ class StageProgress:
         batch_id: its newest committed micro-batch; -1 before the first.
         total_rows: rows of data that its query has read since the start.
         rows_per_second: of its newest batch; 0 while it has nothing to do.
-        load: how busy it is, and how far behind the stages before it.
+        load: how busy it is, and what it has not read yet of the stages before it.
         watermark: no row comes any more with an event time up to this (UTC); None if it has none.
         late_rows: rows of its sources that have come late since its query was started.
-        late_emitted: rows that it has emitted behind its own watermark since then.
+        late_emitted: rows that it has emitted since then, though its own watermark was past them.
     """
 
     batch_id: int = -1

@@ -105,8 +105,8 @@ class Run:
         Args:
             savepoint: stop with a savepoint. Else pending checkpoints are given up; the next start
                 goes on where this one stopped in either case.
-            drain: let no stage go on behind the savepoint, so that channels and sinks hold nothing
-                behind it; :attr:`unflushed` says what they hold all the same.
+            drain: let no stage go on after the savepoint, so that channels and sinks hold nothing
+                later than it; :attr:`unflushed` says what they hold all the same.
             fire_timers: every timer fires before the savepoint, as if every source had ended; for a
                 job that ends for good (Flink's ``stop --drain``). The watermark stays where it is.
 
@@ -134,7 +134,7 @@ class Run:
 
     @property
     def unflushed(self) -> Mapping[str, int]:
-        """After a stop with drain: the rows behind the savepoint in each stage's channel."""
+        """After a stop with drain: the rows after the savepoint in each stage's channel."""
         return dict(self._loop.unflushed)
 
 
