@@ -152,7 +152,7 @@ class Job:
             key: one or several columns that every input has, with equal types.
             state: the state columns of a key (Spark DDL or StructType), without the key.
             output: the columns of the rows it emits.
-            process: the function, or one for each input by its name.
+            process: the function; if there are several inputs, one for each, by its name.
             form: "arrow", "pandas", "per-row", "per-key" (of ``applyInPandasWithState``), or
                 "stateful-processor", "stateful-processor-in-pandas": its class declares the state.
             on_timer: that for timers, of the same form; with it the others may set timers.

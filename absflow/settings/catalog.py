@@ -132,8 +132,8 @@ SETTINGS: tuple[Setting, ...] = (
         "checkpoint_retained",
         "100",
         count(1, 1_000_000),
-        "How many completed checkpoints are kept. Savepoints do not count; they stay until you "
-        "delete them.",
+        "How many completed checkpoints are kept; by default, one every 10 s, those of the last 17 "
+        "minutes. Savepoints do not count; they stay until you delete them.",
     ),
     Setting(
         "lineage.max-sets",

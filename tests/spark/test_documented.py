@@ -9,12 +9,14 @@ By the word behind its fence a block is
 - ``text``: what the block before it prints. Digits, units, widths of columns and the name of a
   temporary folder, written ``/data``, may differ; ``...`` stands for any lines;
 - ``properties``: settings, which are read and checked;
+- ``ini``: a file of another program, such as systemd, which is read;
 - ``mermaid``: a diagram; those of the state machines are written by ``docs/generated.py``;
 - ``ascii``: a drawing.
 """
 
 from __future__ import annotations
 
+import configparser
 import contextlib
 import datetime as dt
 import io
@@ -100,6 +102,8 @@ class Reader:
                 assert_told(text, self.printed)
             case "properties":
                 self.check_settings(text)
+            case "ini":
+                assert configparser.ConfigParser(interpolation=None).read_string(text) is None
             case _:
                 assert language in {"mermaid", "ascii"}, f"what is a block of {language!r}?"
 
@@ -176,8 +180,11 @@ def test_a_page_does_what_it_says(
         reader.names |= {"spark": reader.spark, "servers": servers, "folder": str(tmp_path)}
     if page == PAGES[0]:
         reader.names |= {"spark": reader.spark, "folder": clicks(tmp_path)}
-    if page.stem in {"tables", "operations"}:
-        reader.names["folder"] = str(reader.checkout / "data" / "flights" / "job")
+    flights = str(reader.checkout / "data" / "flights" / "job")
+    if page.stem == "tables":
+        reader.names["folder"] = flights
+    if page.stem == "operations":
+        os.environ["ABSFLOW_STORAGE"] = flights
     for language, text in blocks(page):
         reader.take(language, text)
     assert page.read_text().count("```") == 2 * len(blocks(page))
