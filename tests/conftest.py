@@ -26,6 +26,7 @@ SECOND = {
     "test_fencing.py",
     "test_new_job.py",
     "test_odd_columns.py",
+    "test_on_s3.py",
     "test_restore_program.py",
     "test_row_order.py",
     "test_small_pages.py",

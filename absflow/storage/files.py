@@ -39,6 +39,8 @@ class Files:
         self._rename = jvm.org.apache.hadoop.fs.Options.Rename
         self._context = jvm.org.apache.hadoop.fs.FileContext
         self._io = jvm.org.apache.commons.io.IOUtils
+        self._status = jvm.org.apache.hadoop.fs.FileStatus
+        self._arraycopy = jvm.java.lang.System.arraycopy
         self._paths_of = jvm.org.apache.hadoop.fs.FileUtil.stat2Paths
         self._text_of = jvm.org.apache.commons.lang3.ArrayUtils.toString
         self._gateway: Any = spark.sparkContext._gateway
@@ -117,7 +119,7 @@ class Files:
             if not len(there):
                 return []
             # All as one text, "{a,b}": to look at each in the JVM would be three calls for each.
-            text = str(self._text_of(self._paths_of(there)))
+            text = str(self._text_of(self._paths_of(self._plain(there))))
             parent = f"{there[0].getPath().getParent().toString()}/"
             names = text[1:-1].removeprefix(parent).split(f",{parent}")
             return sorted(name for name in names if not name.startswith("."))
@@ -185,6 +187,15 @@ class Files:
         options[0] = self._rename.OVERWRITE
         context = self._context.getFileContext(target.toUri(), self._conf)
         context.rename(source, target, options)
+
+    def _plain(self, there: Any) -> Any:
+        """The same in an array of Hadoop's own class.
+
+        That of S3's client is of another one, and Py4J finds no method that takes such an array.
+        """
+        plain = self._gateway.new_array(self._status, len(there))
+        self._arraycopy(there, 0, plain, 0, len(there))
+        return plain
 
     def _path(self, path: str) -> Any:
         return self._java_path(path)

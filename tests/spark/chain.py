@@ -33,7 +33,7 @@ SETTINGS = {
 def chain(
     spark: SparkSession,
     root: Path,
-    sink: Path | None = None,
+    sink: Path | str | None = None,
     *,
     bounded: bool = True,
     mode: str = "immediate",

@@ -1,0 +1,91 @@
+"""The job of ``chain.py`` with storage root and sink in a bucket, in a process of its own.
+
+``python on_s3.py ROOT BUCKET [NAME=VALUE ...]`` runs it to its end over the files in ``ROOT/a``,
+with this Spark conf, and compares what it left with pandas.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from chain import SETTINGS, chain, expected
+from delta import configure_spark_with_delta_pip
+from kafka_broker import jars
+from pyspark.sql import SparkSession
+from reading import assert_same_rows
+from s3_server import S3Server
+from session import builder
+
+import absflow
+
+# With all it depends on: the bundle of the AWS SDK, 690 MB, hence on the class path and not in
+# spark.jars, which are copied for each application.
+HADOOP_AWS = {"org.apache.hadoop:hadoop-aws:3.5.0": True}
+
+
+def class_path(folder: Path) -> str:
+    """Hadoop's S3 client and what it needs, downloaded at the first time."""
+    return os.pathsep.join(jars(HADOOP_AWS, folder))
+
+
+def started(
+    root: Path, bucket: str, server: S3Server, jars: str, more: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """The job in a process of its own, which prints into ``root/log``.
+
+    Args:
+        root: where its input is.
+        bucket: the URI below which storage root and sink lie.
+        server: of the bucket.
+        jars: of :func:`class_path`.
+        more: Spark conf.
+    """
+    here = Path(__file__)
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(here.parent)}
+    environment |= {"PYSPARK_PYTHON": sys.executable}
+    conf = {**server.conf(), "spark.driver.extraClassPath": jars, **(more or {})}
+    words = [f"{name}={value}" for name, value in conf.items()]
+    with (root / "log").open("a") as log:
+        return subprocess.Popen(
+            [sys.executable, str(here), str(root), bucket, *words],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def main(root: Path, bucket: str, more: Mapping[str, str]) -> None:
+    """Run the job to its end in this process, and compare what it left with pandas."""
+    start = builder()
+    given = {"storage.path": f"{bucket}/job", **SETTINGS}
+    for name, value in ({f"spark.absflow.{n}": v for n, v in given.items()} | more).items():
+        start = start.config(name, value)
+    spark = configure_spark_with_delta_pip(start).getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    run = chain(spark, root, f"{bucket}/sink").start()
+    assert run.await_termination(timeout=300)
+    assert run.finished_checkpoint is not None
+    progress = run.progress()
+    check(spark, root, bucket, run.finished_checkpoint)
+    print(f"checkpoint {run.finished_checkpoint} is right", progress)
+    spark.stop()
+
+
+def check(spark: SparkSession, root: Path, bucket: str, checkpoint: int) -> None:
+    """The sink, and the state at a checkpoint, are those of all files."""
+    due = expected(root, len(list((root / "a").glob("*.parquet"))))
+    sink = spark.read.format("delta").load(f"{bucket}/sink").toPandas()
+    assert_same_rows(sink, due["sink"], ["id"])
+    history = absflow.history(spark, f"{bucket}/job")
+    for stage, key in (("left", "k"), ("tally", "g")):
+        state = history.state(stage, checkpoint).toPandas()
+        assert_same_rows(state, due[stage], [key])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], dict(word.split("=", 1) for word in sys.argv[3:]))

@@ -1,0 +1,195 @@
+"""An S3 server for the tests on loopback: moto's, with its requests counted and failed as asked.
+
+``python s3_server.py PORT`` serves until it is ended. moto keeps objects in memory, lists at once
+what was put, takes uploads in parts, deletes many at once, and refuses a conditional PUT where S3
+does. :class:`S3Server` starts it, and talks to it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from processes import bury, free_ports, tail
+
+KEY, SECRET = "tests", "nobody's secret"
+START_S = 60
+# Requests of the tests to the server itself.
+_CONTROL = "/_absflow/"
+_BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+
+
+class S3Server:
+    """A server that runs.
+
+    Attributes:
+        endpoint: its address.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        """Of the server at ``endpoint``."""
+        self.endpoint = endpoint
+
+    def bucket(self, name: str) -> str:
+        """Make a bucket; its URI for Hadoop."""
+        self._ask(f"/{name}", method="PUT")
+        return f"s3a://{name}"
+
+    def counts(self) -> Counter[tuple[str, str]]:
+        """The requests since it was asked last, by method and by path without numbers."""
+        found = self._ask(f"{_CONTROL}counts")
+        return Counter({(method, path): count for method, path, count in json.loads(found)})
+
+    def fail(self, method: str, path: str, times: int, after: bool = False) -> None:
+        """Answer the next requests of this kind by 503.
+
+        Args:
+            method: of HTTP, or LIST.
+            path: a regular expression that is looked for in the path.
+            times: so many of them.
+            after: the request is obeyed first, and its caller learns nothing of that.
+        """
+        asked = json.dumps([method, path, times, after]).encode()
+        self._ask(f"{_CONTROL}fail", asked, "POST")
+
+    def failed(self) -> int:
+        """How many were failed since it was asked last."""
+        return int(self._ask(f"{_CONTROL}failed"))
+
+    def conf(self) -> dict[str, str]:
+        """The Spark conf by which Hadoop finds it."""
+        options = {
+            "endpoint": self.endpoint,
+            "endpoint.region": "us-east-1",
+            "path.style.access": "true",
+            "access.key": KEY,
+            "secret.key": SECRET,
+            "connection.ssl.enabled": "false",
+        }
+        return {f"spark.hadoop.fs.s3a.{name}": value for name, value in options.items()}
+
+    def _ask(self, path: str, data: bytes | None = None, method: str = "GET") -> bytes:
+        request = urllib.request.Request(f"{self.endpoint}{path}", data, method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return bytes(answer.read())
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[S3Server]:
+    """A server in a process of its own for the time of a block; its log is in ``folder``.
+
+    Raises:
+        RuntimeError: it did not come up; with the end of its log.
+    """
+    (port,) = free_ports(1)
+    log = folder / "s3.log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [sys.executable, __file__, str(port)], stdout=out, stderr=out, start_new_session=True
+        )
+    try:
+        server = S3Server(f"http://127.0.0.1:{port}")
+        deadline = time.monotonic() + START_S
+        while True:
+            try:
+                server.counts()
+                break
+            except OSError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"no S3 server came up:\n{tail(log)}") from None
+                time.sleep(0.1)
+        yield server
+    finally:
+        bury(process)
+
+
+class Watched:
+    """moto's application, with what is counted and failed in front of it."""
+
+    def __init__(self, application: Callable[..., Iterable[bytes]]) -> None:
+        """Around ``application``."""
+        self._application = application
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._due: list[list[Any]] = []
+        self._failed = 0
+
+    def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer one request."""
+        path = environ["PATH_INFO"]
+        if path.startswith(_CONTROL):
+            start("200 OK", [("Content-Type", "application/json")])
+            return [self._answer(path.removeprefix(_CONTROL), environ)]
+        method, what = _kind(environ)
+        with self._lock:
+            self._counts[method, _without_numbers(what)] += 1
+            due = next((d for d in self._due if d[0] == method and re.search(d[1], what)), None)
+            if due is not None:
+                self._failed += 1
+                due[2] -= 1
+                self._due = [each for each in self._due if each[2]]
+        if due is None:
+            return self._application(environ, start)
+        if due[3]:
+            list(self._application(environ, lambda *_: None))
+        elif length := int(environ.get("CONTENT_LENGTH") or 0):
+            environ["wsgi.input"].read(length)
+        start("503 Slow Down", [("Content-Type", "application/xml")])
+        return [_BUSY]
+
+    def _answer(self, asked: str, environ: dict[str, Any]) -> bytes:
+        with self._lock:
+            if asked == "fail":
+                length = int(environ["CONTENT_LENGTH"])
+                self._due.append(json.loads(environ["wsgi.input"].read(length)))
+                return b"null"
+            if asked == "failed":
+                failed, self._failed = self._failed, 0
+                return str(failed).encode()
+            found = [[*kind, count] for kind, count in self._counts.items()]
+            self._counts.clear()
+            return json.dumps(found).encode()
+
+
+def _kind(environ: dict[str, Any]) -> tuple[str, str]:
+    """The method, or LIST, and the path: of a listing the one that is listed."""
+    method, path, query = environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["QUERY_STRING"]
+    if method == "GET" and "list-type" in query:
+        prefix = re.search(r"(?:^|&)prefix=([^&]*)", query)
+        found = urllib.request.unquote(prefix[1]) if prefix else ""  # type: ignore[attr-defined]
+        return "LIST", f"{path.rstrip('/')}/{found}"
+    return method, path
+
+
+def _without_numbers(path: str) -> str:
+    path = re.sub("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}", "#", path)
+    return re.sub("[0-9]+", "#", path)
+
+
+def main(port: int) -> None:
+    """Serve."""
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, run_simple
+
+    class Quiet(WSGIRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_request(self, *_: object) -> None:
+            """Say nothing of what went well."""
+
+    application = Watched(DomainDispatcherApplication(create_backend_app))
+    run_simple("127.0.0.1", port, application, threaded=True, request_handler=Quiet)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
