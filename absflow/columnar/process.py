@@ -133,6 +133,16 @@ class Call:
     domain: str = ""
 
     @property
+    def reached(self) -> int:
+        """What a timer in event time must be later than; ``NEVER`` if the stage has no event time.
+
+        Without event time there is no watermark, and such a timer would wait for ever.
+        """
+        if not self.timed:
+            return NEVER
+        return -NEVER if self.watermark is None else self.watermark
+
+    @property
     def expired_upto(self) -> int | None:
         """State that was touched last up to then has expired; None if none has."""
         return None if self.expiry is None else self.expiry.upto(self.watermark, self.time_ms)
@@ -219,8 +229,7 @@ def call(
     none = np.zeros(rows.num_rows, dtype=bool)
     touched = state.touched(unique, made.expired_upto)
     given = _Given(rows, touched, codes, none if late is None else late)
-    reached = -NEVER if made.watermark is None else made.watermark
-    past = {Domain.EVENT: reached, Domain.PROCESSING: -NEVER}
+    past = {Domain.EVENT: made.reached, Domain.PROCESSING: -NEVER}
     times = {domain: np.full(unique.num_rows, time) for domain, time in past.items()}
     at = None if made.expiry is None else _touched_by_rows(made, made.expiry, given)
     return _called(process, made, given, state, times, at, fired=False)
@@ -250,8 +259,7 @@ def call_timers(
     count = due.num_rows
     given = _Given(due, popped, np.arange(count), np.zeros(count, dtype=bool))
     times = due["time"].cast(pa.int64()).to_numpy()
-    reached = -NEVER if made.watermark is None else made.watermark
-    past = {Domain.EVENT: np.full(count, reached), Domain.PROCESSING: np.full(count, -NEVER)}
+    past = {Domain.EVENT: np.full(count, made.reached), Domain.PROCESSING: np.full(count, -NEVER)}
     past[domain] = times - 1  # at its own time it may set another, or itself again
     at = None
     if made.expiry is not None:
@@ -296,7 +304,7 @@ def _called(
         bad = _first_bad(process, made, given)
         key = given.state.select(range(state.keys)).slice(bad, 1).to_pylist()[0]
         wrong = isinstance(error, ResultError)  # of a form that looks at each row's result
-        said = str(error) if wrong else f"raised {type(error).__name__}: {error}"
+        said = str(error) if wrong else f"raised {type(error).__name__}: {error}{_hint(error)}"
         raise (ResultError if wrong else ProcessError)(
             f"{made.at(line_of_error(error, process))}: the process function {said}; the first bad "
             f"row has key {key}. The batch is not committed; mend the function or the row, and "
@@ -317,6 +325,16 @@ def _called(
         return Processed(output, after)
     except Misfit as wrong:
         raise ResultError(f"{made.at(line_of(process))}: {wrong}") from wrong.__cause__
+
+
+def _hint(error: Exception) -> str:
+    """Of a function for pandas that was given Arrow's tables, what to declare; else nothing."""
+    if isinstance(error, AttributeError) and isinstance(error.obj, pa.Table | pa.ChunkedArray):
+        return (
+            " (it was given pyarrow Tables; if it is written for pandas, declare "
+            'stage(..., form="pandas"))'
+        )
+    return ""
 
 
 def _check_times(output: pa.Table, column: str | None) -> None:

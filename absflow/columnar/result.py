@@ -81,7 +81,8 @@ def new_state(
             more.
         before: the state of the key group.
         epoch: the stage's epoch.
-        past: by domain, for each key the time that a timer must be behind.
+        past: by domain, for each key the time that a timer must be later than; ``NEVER`` where
+            there is no such time.
         touching: when the call touches its keys; None if the state does not expire.
         fired: the function was called for timers, so the state of every key has changed.
 
@@ -220,10 +221,16 @@ def _with_timers(
 
 
 def _check_future(new: Timers, past: npt.NDArray[np.int64], keys: pa.Table, domain: Domain) -> None:
-    behind = new.time <= past[new.key]
-    if behind.any():
-        at = int(np.flatnonzero(behind)[0])
+    early = new.time <= past[new.key]
+    if early.any():
+        at = int(np.flatnonzero(early)[0])
         key = keys.slice(int(new.key[at]), 1).to_pylist()[0]
+        if past[new.key[at]] == NEVER:
+            raise Misfit(
+                f"timers has an event time for key {key}, but no input of the stage has event "
+                "time, so it would never fire; declare job.source(..., event_time=...), or set the "
+                'timer with domain "processing"'
+            )
         times = pa.array([new.time[at], past[new.key[at]]], pa.int64()).cast(TIME_TYPE)
         wanted, reached = (time.isoformat() for time in times.to_pylist())
         raise Misfit(
@@ -240,6 +247,8 @@ def _timers(frame: Frame | None, what: str, keys: pa.Table) -> dict[Domain, Time
         return dict.fromkeys(Domain, none)
     given = [str(name) for name in getattr(frame, "column_names", getattr(frame, "columns", ()))]
     optional = [name for name in ("name", "domain") if name in given]
+    if "time" in given:
+        _check_timestamps(frame["time"], what)
     fields = [*keys.schema, pa.field("time", TIME_TYPE)]
     rows = conform(frame, pa.schema([*fields, *(pa.field(n, pa.string()) for n in optional)]), what)
     if not rows.num_rows:
@@ -259,6 +268,16 @@ def _timers(frame: Frame | None, what: str, keys: pa.Table) -> dict[Domain, Time
         mine = domains == domain.value
         found[domain] = Timers.of(whose[mine], times[mine], names[mine])
     return found
+
+
+def _check_timestamps(times: Any, what: str) -> None:
+    """Refuse numbers: Arrow would take them for microseconds, and people mean anything."""
+    column = pa.Array.from_pandas(times) if isinstance(times, pd.Series) else times
+    if len(column) and not (pa.types.is_timestamp(column.type) or pa.types.is_null(column.type)):
+        raise Misfit(
+            f'{what} has a column "time" of type {column.type}, but a timestamp is expected '
+            "(without a zone it is UTC); convert it, say with pandas.to_datetime"
+        )
 
 
 def _texts(rows: pa.Table, name: str, default: str) -> npt.NDArray[np.object_]:

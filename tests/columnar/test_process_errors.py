@@ -53,6 +53,14 @@ def test_the_first_bad_key_is_found(bad, process):
     assert all(calls), "the search gave the function rows beside the state of others"
 
 
+@pytest.mark.parametrize("wrong", [lambda rows: rows.groupby("k"), lambda rows: rows["v"].mean()])
+def test_a_function_for_pandas_without_its_form_is_told_so(wrong):
+    """What pandas has, and Arrow's tables and columns have not."""
+    message = error_of(lambda rows, state, context: wrong(rows), rows(("a", 1)))
+    assert "object has no attribute" in message
+    assert 'if it is written for pandas, declare stage(..., form="pandas")' in message
+
+
 def test_the_trace_shows_the_users_frames():
     """The user's function is in it with its line, absflow's own frames are not; the cause stays."""
     with pytest.raises(ProcessError) as caught:

@@ -17,7 +17,7 @@ from absflow.columnar.spec import InputSpec, StageSpec
 from absflow.columnar.state import snapshot_schema
 from absflow.columnar.stored import in_range
 from absflow.columnar.timers import NEVER, timer_fields
-from absflow.errors import ProcessError
+from absflow.errors import ProcessError, ResultError
 from absflow.protocol.watermarks import WatermarkStatus
 
 STATE = pa.schema([("n", pa.int64())])
@@ -261,6 +261,45 @@ def test_trap_13_a_clock_that_goes_back_fires_nothing_early_or_twice():
     assert stage.fired([], now_ms=106, barrier=2) == [("a", 105_000, "", None)]
     assert stage.fired([], now_ms=99, barrier=3) == []
     assert stage.fired([], now_ms=120, barrier=4) == []
+
+
+def untimed(domain):
+    """A stage whose source has no event time; its function sets a timer of that domain."""
+
+    def setting(rows, state, context):
+        times = rows["v"].cast(TIME_TYPE)
+        domains = pa.array([domain] * rows.num_rows)
+        timers = pa.table({"k": rows["k"], "time": times, "domain": domains})
+        return Result(state=state, timers=timers)
+
+    given = InputSpec("rows", ROWS, True)
+    state = pa.schema([*STATE, *timer_fields()])
+    spec = StageSpec("windows", (given,), KEYS, state, OUTPUT, {"rows": setting}, GROUPS, emitting)
+    return TimedStage(spec)
+
+
+def test_a_stage_without_event_time_sets_no_timers_in_it():
+    """They would wait for ever; those in processing time are as ever."""
+    with pytest.raises(ResultError) as caught:
+        untimed("event").batch([("a", 1, 4)])
+    for words in ["'windows'", "{'k': 'a'}", "no input of the stage has event time", "event_time="]:
+        assert words in str(caught.value)
+    stage = untimed("processing")
+    stage.batch([("a", 1, 4_000)], now_ms=1)
+    assert stage.fired([], now_ms=5, barrier=1) == [("a", 4_000, "", None)]
+
+
+@pytest.mark.parametrize("form", [pa.table, pd.DataFrame])
+def test_times_of_timers_are_timestamps(form):
+    """A number might be seconds, milliseconds or anything."""
+
+    def setting(rows, state, context):
+        timers = form({"k": rows["k"].to_pylist(), "time": rows["v"].to_pylist()})
+        return Result(state=state, timers=timers)
+
+    stage = TimedStage(spec_of(setting, emitting))
+    with pytest.raises(ResultError, match='"time" of type int64, but a timestamp is expected'):
+        stage.batch([("a", 1, 4)])
 
 
 def test_functions_on_pandas_frames_set_timers_too():
