@@ -91,6 +91,7 @@ class Job:
         bounded: bool = False,
         event_time: str | None = None,
         watermark: Watermark | None = None,
+        renamed_from: str | None = None,
     ) -> Node:
         """Declare a source.
 
@@ -102,6 +103,7 @@ class Job:
 
             event_time: the column, a timestamp, that says when what a row is about has happened.
             watermark: how far that has come; without, ``Watermark()``: by no delay.
+            renamed_from: for a restore: its name in the checkpoint, from whose position it goes on.
 
         Raises:
             GraphError: the frame is not one stream, or its event time cannot be so.
@@ -119,7 +121,9 @@ class Job:
             options=list(described.options),
         )
         self._sources.append(
-            SourceNode(name, schema, bounded, described.format, described.is_files, time)
+            SourceNode(
+                name, schema, bounded, described.format, described.is_files, time, renamed_from
+            )
         )
         self._frames[name] = frame
         return Node(name)

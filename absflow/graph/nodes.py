@@ -30,6 +30,7 @@ class SourceNode:
         format: "kafka", "parquet", ...
         files: it is Spark's file source, of any format.
         event_time: what it says of event time; None if its rows have none.
+        renamed_from: its name in the checkpoint that is restored; None if it had this one.
     """
 
     name: str
@@ -38,6 +39,7 @@ class SourceNode:
     format: str = ""
     files: bool = False
     event_time: RootTime | None = None
+    renamed_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

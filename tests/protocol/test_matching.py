@@ -6,7 +6,10 @@ import pytest
 from graph_cases import CHAIN, now, stage
 
 from absflow.protocol.checkpoints import ChannelState, Manifest, StageManifest, StageReport
+from absflow.protocol.event_time import EventTime
 from absflow.protocol.recovery.matching import Declared, StageFit, fit, table_of
+from absflow.protocol.source_time import SourceTime
+from absflow.protocol.watermarks import InputTime, StageTime
 
 
 def manifest(before, keys=5, lineage=(1, 3)):
@@ -114,6 +117,11 @@ def test_rows_in_flight_to_a_stage_that_is_gone():
             {},
             "source 'a' is no longer read",
         ),
+        (
+            now(left=stage(inputs=("b parquet",))),
+            {"renamed": {"b": "a"}},
+            "source 'a' is now 'b'",
+        ),
         ({"left": CHAIN["left"]}, {"allow_dropped": True}, "stage 'tally' is gone: 5 keys"),
     ],
 )
@@ -163,12 +171,53 @@ def test_a_difference_is_named_and_no_problem(graph, declared, difference):
             {},
             ["source 'a' was parquet, is kafka", "another name"],
         ),
+        (
+            now(left=stage(inputs=("b parquet",))),
+            {},
+            ["'a' is no longer read", "'b' is new", "renamed_from='a'", "allow-dropped-state"],
+        ),
+        (
+            now(left=stage(inputs=("a parquet", "b parquet"))),
+            {"renamed": {"b": "a"}},
+            ["sources 'a' and 'b' both go on from 'a'"],
+        ),
+        (
+            now(left=stage(inputs=("a parquet", "b parquet"))),
+            {"renamed": {"b": "lost"}},
+            ["source 'b' is declared as renamed from 'lost'", "['a']"],
+        ),
     ],
 )
 def test_a_problem_is_named_with_what_to_do(graph, declared, words):
     """One problem each, which says what was seen and what would help."""
     (problem,) = fitted(CHAIN, graph, **declared).problems
     assert [word for word in words if word not in problem] == []
+
+
+def test_a_renamed_source_goes_on_where_it_was():
+    """With its event time; what it is called after the renaming is no earlier name."""
+    graph = now(left=stage(inputs=("b parquet",)))
+    matched = fitted(CHAIN, graph, renamed={"b": "a"})
+    assert (matched.positions, matched.sources) == ({"b": "a at 3"}, {"b": "a"})
+    again = fitted(graph, graph, renamed={"b": "a"})
+    assert (again.differences, again.problems) == ((), ())
+    assert again.positions == {"b": "b at 3"}
+    taken = manifest(CHAIN)
+    left, tally = taken.stages
+    source = SourceTime(0, {"0": 70})
+    time = EventTime(StageTime({"a": InputTime(70)}), {"a": source})
+    left = replace(left, report=replace(left.report, time=time))
+    taken = replace(taken, stages=(left, tally))
+    found = fit(taken, CHAIN, graph, Declared({"b": "a"})).stages[0].time
+    assert found is not None
+    assert (found.sources, dict(found.stage.inputs)) == ({"b": source}, {"b": InputTime(70)})
+
+
+def test_a_source_in_the_place_of_another_begins_where_its_options_say():
+    """If the author has said that it is no renaming."""
+    graph = now(left=stage(inputs=("b parquet",)))
+    matched = fitted(CHAIN, graph, allow_dropped=True)
+    assert (matched.positions, matched.problems) == ({}, ())
 
 
 def test_all_problems_are_named_at_once():

@@ -141,13 +141,13 @@ def test_what_is_not_there_is_refused(
 
 
 def changed_job(spark: SparkSession, root: Path, sink: Path) -> absflow.Job:
-    """The chain with a renamed and reshaped stage, a migrated key, and a new stage."""
+    """The chain: a renamed source, a renamed and reshaped stage, a migrated key, a new stage."""
     job = absflow.Job("chain", spark)
     frame = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
-    a = job.source("a", frame.parquet(str(root / "a")), bounded=True)
+    rows = job.source("rows", frame.parquet(str(root / "a")), bounded=True, renamed_from="a")
     first = job.stage(
         "first",
-        a,
+        rows,
         key="k",
         state=STATE + ", note string",
         output=OUTPUT,
@@ -198,6 +198,7 @@ def test_upgrade(spark: SparkSession, root: Path) -> None:
             "stage 'first' (was 'left'): state column 'note' (string) is added",
             "stage 'tally': its state is migrated by its own function",
             "stage 'more' is new: it begins without state",
+            "source 'a' is now 'rows'",
         )
         run = job.start()
         assert run.await_termination(timeout=300)

@@ -66,12 +66,14 @@ class Fit:
     Attributes:
         stages: in topological order.
         positions: where each root input goes on, by source; a source without one begins anew.
+        sources: what each of these was called in the checkpoint.
         differences: what has changed, in words.
         problems: what forbids the restore, in words.
     """
 
     stages: tuple[StageFit, ...]
     positions: Mapping[str, str]
+    sources: Mapping[str, str] = field(default_factory=dict)
     differences: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
@@ -81,7 +83,7 @@ class Declared:
     """What the author of the job has declared about its earlier forms.
 
     Attributes:
-        renamed: the earlier name of a stage, by its name.
+        renamed: the earlier name of a stage or source, by its name.
         defaults: the state columns of a stage for which a default is declared.
         migrated: the stages with a migration.
         allow_dropped: ``restore.allow-dropped-state``.
@@ -110,8 +112,9 @@ def fit(manifest: Manifest, before: Described, now: Described, declared: Declare
     stages = tuple(fitting.stage(name, described) for name, described in now.items())
     for name in before:
         fitting.dropped(name)
-    positions = fitting.positions(now)
-    return Fit(stages, positions, tuple(fitting.differences), tuple(fitting.problems))
+    there, sources = fitting.positions(), fitting.sources(now)
+    positions = {name: there[old] for name, old in sources.items()}
+    return Fit(stages, positions, sources, tuple(fitting.differences), tuple(fitting.problems))
 
 
 @dataclass(slots=True)
@@ -182,10 +185,15 @@ class _Fitting:
         time = reported.report.time
         if time is None:
             return None
-        before = {name: self.declared.renamed.get(name, name) for name, *_ in described["inputs"]}
-        known = time.stage.inputs
-        inputs = {name: known[old] for name, old in before.items() if old in known}
-        return replace(time, stage=replace(time.stage, inputs=inputs))
+        read, known = _sources(self.before), time.stage.inputs
+        inputs, sources = {}, {}
+        for name, _, root, _ in described["inputs"]:
+            old = self._source(name, read) if root else self.declared.renamed.get(name, name)
+            if old in known:
+                inputs[name] = known[old]
+            if old in time.sources:
+                sources[name] = time.sources[old]
+        return replace(time, stage=replace(time.stage, inputs=inputs), sources=sources)
 
     def _in_flight(
         self, title: str, reported: StageManifest, old: Described, new: Described
@@ -272,27 +280,57 @@ class _Fitting:
                 "spark.absflow.restore.allow-dropped-state to true"
             )
 
-    def positions(self, now: Described) -> dict[str, str]:
-        """Where sources go on: by their names, for another stage may read them now."""
-        there = {
+    def positions(self) -> dict[str, str]:
+        """Where sources were: by their names, for another stage may read them now."""
+        return {
             source: position
             for stage in self.manifest.stages
             for source, position in stage.report.positions.items()
         }
-        read, wanted = _sources(self.before), _sources(now)
+
+    def sources(self, now: Described) -> dict[str, str]:
+        """What each source that goes on was called; says what else has become of sources."""
+        read, wanted, there = _sources(self.before), _sources(now), self.positions()
+        then: dict[str, str] = {}
+        new = []
         for name, format_ in wanted.items():
-            if name not in there:
-                self.differences.append(f"source {name!r} is new: it begins where its options say")
-            elif read.get(name, format_) != format_:
+            old = self._source(name, read)
+            if old in then.values():
+                same = next(n for n, taken in then.items() if taken == old)
+                self.problems.append(f"sources {same!r} and {name!r} both go on from {old!r}")
+            elif old in there:
+                then[name] = old
+                if old != name:
+                    self.differences.append(f"source {old!r} is now {name!r}")
+                if read.get(old, format_) != format_:
+                    self.problems.append(
+                        f"source {name!r} was {read[old]}, is {format_}, and a position of the one "
+                        "says nothing about the other; give the new source another name, and let "
+                        "it begin by its own options where the old one ends"
+                    )
+            elif old != name:
                 self.problems.append(
-                    f"source {name!r} was {read[name]}, is {format_}, and a position of the one "
-                    "says nothing about the other; give the new source another name, and let it "
-                    "begin by its own options where the old one ends"
+                    f"source {name!r} is declared as renamed from {old!r}, but the checkpoint has "
+                    f"{sorted(there)}"
                 )
-        self.differences.extend(
-            f"source {name!r} is no longer read" for name in read if name not in wanted
-        )
-        return {name: there[name] for name in wanted if name in there}
+            else:
+                new.append(name)
+                self.differences.append(f"source {name!r} is new: it begins where its options say")
+        gone = [name for name in read if name not in {*wanted, *then.values()}]
+        self.differences.extend(f"source {name!r} is no longer read" for name in gone)
+        if new and gone and not self.declared.allow_dropped:
+            self.problems.append(
+                f"source {gone[0]!r} is no longer read, and {new[0]!r} is new: if it is the same "
+                "one, its rows would be read a second time; declare that (job.source(..., "
+                f"renamed_from={gone[0]!r})), and if it is another, set "
+                "spark.absflow.restore.allow-dropped-state to true"
+            )
+        return then
+
+    def _source(self, name: str, read: Mapping[str, str]) -> str:
+        """What a source was called; by its own name, if the checkpoint is of after a renaming."""
+        old = self.declared.renamed.get(name, name)
+        return name if old not in read and name in read else old
 
 
 def _columns(described: Sequence[Sequence[str]]) -> str:

@@ -10,7 +10,7 @@ the few files that there are.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
@@ -135,10 +135,10 @@ def offset_of(position: str) -> int:
     return int(json.loads(position)["logOffset"])
 
 
-def copies_since(files: Files, layout: Layout, source: str, attempt: int) -> list[str]:
-    """The directories of copies for a source in an attempt and in those behind it, in order.
+def copies_since(files: Files, layout: Layout, names: Collection[str], attempt: int) -> list[str]:
+    """The directories of copies for a source in an attempt and in those after it, in order.
 
-    Another stage may read it in another attempt.
+    Another stage may read it in another attempt, and under another of its ``names``.
     """
     attempts = (name.partition("=")[2] for name in files.names(layout.positions))
     return [
@@ -146,7 +146,8 @@ def copies_since(files: Files, layout: Layout, source: str, attempt: int) -> lis
         for since in sorted(int(number) for number in attempts if number.isdecimal())
         if since >= attempt
         for stage in files.names(layout.positions_of(since))
-        if source in files.names(f"{layout.positions_of(since)}/{stage}")
+        for source in files.names(f"{layout.positions_of(since)}/{stage}")
+        if source in names
     ]
 
 

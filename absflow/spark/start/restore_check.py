@@ -15,6 +15,7 @@ from absflow.facts.deletions import due
 from absflow.facts.find import FoundCheckpoint, find_checkpoint
 from absflow.facts.published import published_by
 from absflow.graph.description import describe
+from absflow.graph.nodes import SourceNode, Upgrade
 from absflow.protocol.recovery import matching
 from absflow.protocol.recovery.attempts import Restore
 from absflow.sinks import DeltaSink, SinkCut, SinkRestore
@@ -47,8 +48,9 @@ def plan_restore(root: StorageRoot, job: JobSpec, start: Restore) -> RestorePlan
     )
     fork = found.origin.root != root.layout.root
     upgrades = job.graph.upgrades
+    nodes: dict[str, Upgrade | SourceNode] = {**upgrades, **job.graph.sources}
     declared = matching.Declared(
-        renamed={n: u.renamed_from for n, u in upgrades.items() if u.renamed_from},
+        renamed={n: node.renamed_from for n, node in nodes.items() if node.renamed_from},
         defaults={n: u.defaults.keys() for n, u in upgrades.items()},
         migrated=[n for n, u in upgrades.items() if u.migrate is not None],
         allow_dropped=job.settings.restore_allow_dropped_state,
@@ -58,10 +60,11 @@ def plan_restore(root: StorageRoot, job: JobSpec, start: Restore) -> RestorePlan
     problems = _due_to_go(spark, root.files, found)
     problems += [*matched.problems, *(p for sink in sinks.values() for p in sink.problems)]
     problems += [] if fork else _written_by_several(sinks)
+    reports = [stage.report for stage in found.manifest.stages]
+    read_by = {source: report.stage for report in reports for source in report.positions}
     source_logs = {
-        source: Layout(found.origin.root).source_log(stage.report.stage, source, found.attempt)
-        for stage in found.manifest.stages
-        for source in stage.report.positions
+        source: Layout(found.origin.root).source_log(read_by[old], old, found.attempt)
+        for source, old in matched.sources.items()
     }
     plan = RestorePlan(
         origin=found.origin,
@@ -80,7 +83,7 @@ def plan_restore(root: StorageRoot, job: JobSpec, start: Restore) -> RestorePlan
         moved=_moves(job),
         differences=(*matched.differences, *differences),
     )
-    problems += _unreadable_sources(root, job, plan)
+    problems += _unreadable_sources(root, job, plan, matched.sources)
     problems += missing_files(root, found, matched.stages, _owed(root, job, plan))
     return replace(plan, problems=tuple(problems))
 
@@ -92,11 +95,16 @@ def _moves(job: JobSpec) -> bool:
     return waits and job.settings.restore_clocks == "shift"
 
 
-def _unreadable_sources(root: StorageRoot, job: JobSpec, plan: RestorePlan) -> list[str]:
+def _unreadable_sources(
+    root: StorageRoot, job: JobSpec, plan: RestorePlan, then: Mapping[str, str]
+) -> list[str]:
+    """What sources need that is gone, in words; ``then`` has their names in the checkpoint."""
     problems = []
     for source, position in plan.positions.items():
         copies = plan.source_logs[source]
-        since = copies_since(root.files, Layout(plan.origin.root), source, plan.taken_in)
+        since = copies_since(
+            root.files, Layout(plan.origin.root), {source, then[source]}, plan.taken_in
+        )
         gone = unreadable(root.spark, root.files, job.frames[source], position, copies, since)
         problems += [
             f"source {source!r} cannot go on at {position}: {what}; choose a newer checkpoint, or "

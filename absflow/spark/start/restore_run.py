@@ -67,6 +67,8 @@ def bring_state(
         DamagedError: a file of the checkpoint is gone, or is not what was written.
         StorageError: something could not be read or written.
     """
+    for difference in plan.differences:
+        _LOG.info("restoring %s: %s", plan.origin, difference)
     root.files.make_directory(root.layout.nothing(plan.attempt))
     fits = {fit.stage: fit for fit in plan.stages}
     with explained(root.spark, Layout(plan.origin.root)):
