@@ -178,8 +178,8 @@ class History:
     def changes(self, stage: str, key: Mapping[str, Any] | None = None) -> DataFrame:
         """How the keys of a stage changed from completed checkpoint to completed checkpoint.
 
-        The checkpoints are those of the job as it is now: not what a restore has abandoned, nor
-        what was deleted. At the first of them every key is new.
+        The checkpoints are those of the job as it is now, without abandoned and deleted ones. At
+        the first of them every key is new.
 
         ``op`` is 'upsert', with the new state, or 'delete', at ``checkpoint_id``; a key that is
         the same at two checkpoints has no row for the second. Of checkpoints from before the
@@ -222,6 +222,24 @@ class History:
             )
         schema = self._schema(columns) if old.state == columns.state else None
         return self._spark.sql(history_sql.difference(before, old, after, columns, schema))
+
+    def late(self, source: str) -> DataFrame:
+        """The late rows of a source, each once: without those of what a restore has abandoned.
+
+        A row with ``_epoch`` e came before every checkpoint from e on. Those from before a fork are
+        under the storage root that it comes from.
+
+        Raises:
+            NotFoundError: none came late, or the source's ``late`` is not "table".
+        """
+        path = self._layout.late(source)
+        if not self._exists(path):
+            raise NotFoundError(
+                f"there are no late rows of source {source!r}: none came late, it says otherwise "
+                "(late=...), or there is no such source"
+            )
+        kept = history_sql.since_begun(self._branch, "_attempt", "_epoch")
+        return self._spark.sql(f"SELECT * FROM {table(path)} WHERE {kept}")
 
     def create_views(self, prefix: str = "") -> list[str]:
         """Create (or replace) temporary views of everything, for SQL.
@@ -281,7 +299,7 @@ class History:
     ) -> Iterator[tuple[StageColumns, str]]:
         """The stage in its other tables with the same key; what to SELECT there of state ``h``."""
         for then in self._all.before(columns):
-            if then.key == columns.key and self._exists(then):
+            if then.key == columns.key and self._exists(self._layout.state(then.table)):
                 names = history_sql.as_now(columns, schema, self._schema(then))
                 if names:
                     yield then, names
@@ -293,7 +311,8 @@ class History:
 
     def _changes_sql(self, columns: StageColumns) -> str:
         """The changes of every key over the completed checkpoints of the branch, as above."""
-        parts = [f"derived_from IS NULL AND {part}" for part in self._branch_parts()]
+        own = history_sql.on_branch(self._branch, "attempt", "checkpoint_id")
+        parts = [f"derived_from IS NULL AND {part}" for part in own]
         parts += [f"checkpoint_id = {n}" for n in self._branch.written]
         on_line = " OR ".join(f"({part})" for part in parts) or "false"
         schema, tables = self._schema(columns), [columns.table]
@@ -304,18 +323,12 @@ class History:
         lineages = self._lineages_sql(columns, tables, f"AND ({on_line})")
         return history_sql.changes(columns, schema, histories, lineages)
 
-    def _branch_parts(self) -> list[str]:
-        return [
-            f"attempt = {attempt}" + ("" if upto is None else f" AND checkpoint_id <= {upto}")
-            for attempt, upto in self._branch.parts
-        ]
-
-    def _exists(self, columns: StageColumns) -> bool:
-        """Whether there is the table: an attempt that was never ready may have made none."""
-        from absflow.storage.delta.tables import exists
+    def _exists(self, path: str) -> bool:
+        """Whether the table is there: an attempt that was never ready may have made none."""
+        from absflow.storage.delta import tables
         from absflow.storage.files import Files
 
-        return exists(Files(self._spark), self._layout.state(columns.table))
+        return tables.exists(Files(self._spark), path)
 
     def _schema(self, columns: StageColumns) -> StructType:
         return self._spark.read.format("delta").load(self._layout.state(columns.table)).schema
@@ -323,22 +336,11 @@ class History:
     # -- the job's own tables -----------------------------------------------------------------
 
     def _checkpoints_sql(self) -> str:
-        return history_sql.checkpoints(
-            self._facts, self._barriers, self._abandoned_sql(), self._lost()
-        )
-
-    def _abandoned_sql(self) -> str:
-        """Whether an attempt's checkpoint lies beside the branch; a later attempt is on it."""
-        parts = self._branch_parts()
-        if not parts:
-            return "false"
-        later = f"attempt > {self._branch.parts[0][0]}"
-        return f"NOT ({' OR '.join(f'({part})' for part in (later, *parts))})"
-
-    def _lost(self) -> list[int]:
-        """What a driver that is no more has left pending: it stays so until the next start."""
+        kept = history_sql.since_begun(self._branch, "attempt", "checkpoint_id")
+        # What a driver that is no more has left pending stays so until the next start.
         pending = self._reader.known().pending if self._lost_driver() else ()
-        return [trigger.barrier.checkpoint_id for trigger in pending]
+        lost = [trigger.barrier.checkpoint_id for trigger in pending]
+        return history_sql.checkpoints(self._facts, self._barriers, f"NOT ({kept})", lost)
 
     def _lost_driver(self) -> str:
         """The driver that is no more now, in words; empty if there is one, or may be."""

@@ -14,6 +14,8 @@ from absflow.storage.sql import each, literal, quoted
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
+    from absflow.protocol.recovery.branch import Branch
+
 __all__ = [
     "as_now",
     "changes",
@@ -26,6 +28,8 @@ __all__ = [
     "lineage_of",
     "lineages",
     "newest",
+    "on_branch",
+    "since_begun",
     "stage",
     "states",
     "struct",
@@ -280,6 +284,27 @@ def checkpoints(facts: str, barriers: str, abandoned: str, lost: Collection[int]
           FROM (SELECT f.*, d.checkpoint_id IS NOT NULL AS gone
                 FROM {ended} AS f
                 LEFT JOIN ({deleted(facts)}) AS d ON d.checkpoint_id = f.checkpoint_id) AS f)"""
+
+
+def on_branch(branch: Branch, attempt: str, checkpoint: str) -> list[str]:
+    """Conditions one of which holds for a row of the job as it is now; none if no attempt is ready.
+
+    Args:
+        branch: the branch.
+        attempt: the column of the row's attempt.
+        checkpoint: that of its checkpoint, or of its epoch.
+    """
+    return [
+        f"{attempt} = {n}" + ("" if upto is None else f" AND {checkpoint} <= {upto}")
+        for n, upto in branch.parts
+    ]
+
+
+def since_begun(branch: Branch, attempt: str, checkpoint: str) -> str:
+    """As :func:`on_branch`, or of an attempt that was begun since; as one condition."""
+    parts = on_branch(branch, attempt, checkpoint)
+    later = [f"{attempt} > {branch.parts[0][0]}"] if parts else []
+    return " OR ".join(f"({part})" for part in (*later, *parts)) or "true"
 
 
 def deleted(facts: str) -> str:

@@ -138,6 +138,16 @@ def test_a_restore_with_other_key_groups_gives_what_no_restore_gives(
     behind = events[~on_time(events, DELAY_S)]
     behind = behind[behind["file"] >= files_read(middle, "windows", "events")]
     assert_same_rows(last[["p", "k", "ts", "v"]], behind[["p", "k", "ts", "v"]], ["ts", "k", "v"])
+    # What was late before the middle, and what is late since: each row once.
+    history = absflow.history(spark, str(root / "job"))
+    counting = history.late("events").toArrow().to_pandas()
+    behind = events[~on_time(events, DELAY_S)]
+    assert len(counting) < len(late)
+    assert_same_rows(
+        counting[["p", "k", "ts", "v"]], behind[["p", "k", "ts", "v"]], ["ts", "k", "v"]
+    )
+    with pytest.raises(absflow.NotFoundError, match="no late rows of source 'windows'"):
+        history.late("windows")
 
 
 def test_a_chain_of_one_query_and_checkpoints_that_overtake_give_the_same(
