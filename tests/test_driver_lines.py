@@ -14,7 +14,7 @@ from absflow.protocol.alignment_state import Alignment, Barrier, InputState
 from absflow.protocol.checkpoints import FailureReason, Kind, Manifest, StageManifest, StageReport
 from absflow.protocol.coordinator.messages import DiscardReport, Unexpected, WriteAbort
 from absflow.spark.batch.outcome import StageOutcome, channel_control_rows
-from absflow.spark.control.effects import CoordinatorEffects, completed_line
+from absflow.spark.control.effects import CoordinatorEffects, completed_line, late_line
 from absflow.spark.start.ranges import kept_ranges
 
 ROWS = pa.schema([("k", pa.string())])
@@ -31,6 +31,16 @@ def test_a_completed_checkpoint_is_a_line() -> None:
     manifest = Manifest(7, 6, 10_000, stages, Kind.SAVEPOINT)
     line = "savepoint 7 completed in 1,234 ms: 1,234 keys changed, 34,567 bytes"
     assert completed_line(manifest, 11_234) == line
+
+
+def test_late_rows_are_told_with_the_checkpoint() -> None:
+    """Of the stages that had some since their snapshot before; nothing is said of none."""
+    none, some = StageReport("x", 7, 3), StageReport("y", 7, 3, late_rows=1200)
+    older = StageReport("z", 5, 1, late_rows=9)
+    stages = tuple(StageManifest(report, ()) for report in (none, some, older))
+    line = "late rows before checkpoint 7: 1,200 in stage 'y'"
+    assert late_line(Manifest(7, 6, 0, stages)) == line
+    assert late_line(Manifest(7, 6, 0, stages[:1])) == ""
 
 
 @pytest.mark.parametrize(

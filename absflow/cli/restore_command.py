@@ -84,6 +84,8 @@ def restore_command(
     given = parse_target(target)
     root = storage or (None if properties_file else os.environ.get(STORAGE_VARIABLE))
     settings = {**({STORAGE_SETTING: root} if root else {}), **dict(map(pair, conf))}
+    if not Path(script).exists() and ":/" not in script:
+        raise NotFoundError(f"there is no file {script!r}; give the program that declares the job")
     program = [script, *args]
     spark_submit = submit.spark_submit()
     known_root = settings.get(STORAGE_SETTING) or given_root(properties_file)

@@ -13,6 +13,8 @@ from absflow.cli import submit
 from absflow.cli.commands import absflow
 from absflow.facts.lock import hold
 
+pytestmark = pytest.mark.usefixtures("job_program")
+
 
 @pytest.fixture
 def root(tmp_path):

@@ -24,6 +24,8 @@ from absflow.protocol.recovery.matching import StageFit
 from absflow.sinks import SinkRestore
 from absflow.spark.start.restore_plan import Overdue, RestorePlan
 
+pytestmark = pytest.mark.usefixtures("job_program")
+
 GOLDEN = Path(__file__).parent / "golden"
 
 ROOT = "file:/data/jobs/flights"
@@ -302,6 +304,13 @@ def test_options_are_handed_on(small, tmp_path, monkeypatch):
         *("--conf", f"spark.absflow.restore.from={small.path}#8"),
         *("--conf", "job.py", "--from", "x", "-h", "--", "y"),
     ]
+
+
+def test_a_program_that_is_not_there_is_refused_first():
+    """Before anything is looked up, and before Spark is started."""
+    done = CliRunner().invoke(absflow, ["restore", "--from", "43", "nojob.py"])
+    assert done.exit_code == 1
+    assert "there is no file 'nojob.py'; give the program that declares the job" in done.stderr
 
 
 def test_the_storage_root_may_be_the_programs_own(small, tmp_path, monkeypatch):

@@ -38,7 +38,7 @@ from absflow.protocol.coordinator.pending import Coordinator
 from absflow.protocol.lineage import Compacted
 from absflow.storage import clock
 
-__all__ = ["Answer", "CoordinatorEffects", "completed_line"]
+__all__ = ["Answer", "CoordinatorEffects", "completed_line", "late_line"]
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_WAIT_MS = 500
@@ -74,6 +74,14 @@ def completed_line(manifest: Manifest, now_ms: int) -> str:
         f"{manifest.kind.value.lower()} {manifest.checkpoint_id} completed in "
         f"{max(0, now_ms - manifest.triggered_ms):,} ms: {keys:,} keys changed, {size:,} bytes"
     )
+
+
+def late_line(manifest: Manifest) -> str:
+    """What a log says of rows that came late since the checkpoint before; empty if none did."""
+    n = manifest.checkpoint_id
+    reports = [stage.report for stage in manifest.stages if stage.report.checkpoint_id == n]
+    late = [f"{r.late_rows:,} in stage {r.stage!r}" for r in reports if r.late_rows]
+    return f"late rows before checkpoint {n}: {', '.join(late)}" if late else ""
 
 
 class CoordinatorEffects:
@@ -227,6 +235,8 @@ class CoordinatorEffects:
                 return CheckpointFailed(checkpoint_id, FailureReason.FINALIZE_FAILED, str(error))
         self.completed_count += 1
         _LOG.info("%s", completed_line(manifest, clock.now_ms()))
+        if late := late_line(manifest):
+            _LOG.warning("%s; tables late/SOURCE have them, if a source says no other", late)
         self.on_completed(manifest)
         if manifest.request:
             self._answer(manifest.request, checkpoint_id)
