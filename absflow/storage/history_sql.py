@@ -289,10 +289,7 @@ def checkpoints(facts: str, barriers: str, abandoned: str, lost: Collection[int]
 def on_branch(branch: Branch, attempt: str, checkpoint: str) -> list[str]:
     """Conditions one of which holds for a row of the job as it is now; none if no attempt is ready.
 
-    Args:
-        branch: the branch.
-        attempt: the column of the row's attempt.
-        checkpoint: that of its checkpoint, or of its epoch.
+    ``attempt`` is the column of the row's attempt, ``checkpoint`` that of its checkpoint, or epoch.
     """
     return [
         f"{attempt} = {n}" + ("" if upto is None else f" AND {checkpoint} <= {upto}")
