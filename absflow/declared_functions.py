@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
@@ -24,6 +25,7 @@ from absflow.columnar.process import Process
 from absflow.columnar.timers import TIMEOUT_FIELDS
 from absflow.declared import declared_type
 from absflow.errors import GraphError
+from absflow.spark.model import InitialState
 from absflow.spark.worker.group_state import TIMEOUTS
 from absflow.spark.worker.per_key import KeyFunction, per_key, per_key_timeout
 from absflow.spark.worker.processor import ProcessorStage
@@ -36,6 +38,7 @@ __all__ = [
     "Functions",
     "FunctionsAsked",
     "declared_functions",
+    "declared_initial",
     "needs_event_time",
 ]
 
@@ -69,11 +72,13 @@ class Functions:
         process: by input.
         on_timer: for timers; None if there are none.
         state: the columns that its state has.
+        initial: for initial state; None if nothing takes it.
     """
 
     process: Mapping[str, Process]
     on_timer: Process | None
     state: StructType
+    initial: Process | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,31 @@ def declared_functions(
         on_timer = _timer_function(stage, asked.on_timer, form)
     made = {given: made_columnar(function) for given, function in functions.items()}
     return Functions(made, on_timer, columns_of_state)
+
+
+def declared_initial(stage: str, functions: Functions, frame: object) -> InitialState:
+    """The initial state of a stage.
+
+    Args:
+        stage: its name.
+        functions: what it calls.
+        frame: as declared.
+
+    Raises:
+        GraphError: nothing takes it, or it is no DataFrame.
+    """
+    if not isinstance(frame, DataFrame):
+        raise GraphError(
+            f"stage {stage!r}: its initial_state is a {type(frame).__name__}, but a DataFrame with "
+            "its key columns is expected, without groupBy"
+        )
+    if functions.initial is None:
+        raise GraphError(
+            f"stage {stage!r} has an initial_state, but no function for it; it is for a "
+            "StatefulProcessor with handleInitialState. For other functions write a savepoint: "
+            "job.write_savepoint"
+        )
+    return InitialState(frame, functions.initial)
 
 
 def _check_words(stage: str, form: str, timeout: str, time_mode: str) -> None:
@@ -268,4 +298,6 @@ def _processor(
     calls = ProcessorStage(stage, given, variables, mode, time_zone, in_pandas=in_pandas)
     on_rows, on_timer = calls.functions()
     state = StructType([variable.field for variable in variables.values()])
-    return Functions({inputs[0]: on_rows}, on_timer, state)
+    takes_initial = type(given).handleInitialState is not StatefulProcessor.handleInitialState
+    initial = calls.initial() if takes_initial else None
+    return Functions({inputs[0]: on_rows}, on_timer, state, initial)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +21,7 @@ from absflow.declared_functions import (
     Functions,
     FunctionsAsked,
     declared_functions,
+    declared_initial,
     needs_event_time,
 )
 from absflow.errors import AbsflowError, GraphError
@@ -31,9 +32,10 @@ from absflow.settings.catalog import PREFIX
 from absflow.settings.reading import Settings
 from absflow.sinks import DeltaSink, Sink
 from absflow.spark.control.run import Run
-from absflow.spark.model import JobSpec
+from absflow.spark.model import InitialState, JobSpec
 from absflow.spark.sources.describe import check_source, describe_source
 from absflow.spark.start.decision import restore_plan_of
+from absflow.spark.start.initial_state import check_initial
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.start.savepoint_writer import write_savepoint
 from absflow.spark.versions import check_versions
@@ -52,7 +54,10 @@ class Node:
     name: str
 
 
-def _names(inputs: Node | str | Sequence[Node | str]) -> tuple[str, ...]:
+_Inputs: TypeAlias = "Node | str | Sequence[Node | str]"
+
+
+def _names(inputs: _Inputs) -> tuple[str, ...]:
     given = [inputs] if isinstance(inputs, Node | str) else inputs
     return tuple(i.name if isinstance(i, Node) else i for i in given)
 
@@ -82,6 +87,7 @@ class Job:
         self._stages: list[StageNode] = []
         self._sinks: list[SinkNode] = []
         self._targets: dict[str, Sink] = {}
+        self._initial: dict[str, InitialState] = {}
 
     def source(
         self,
@@ -144,6 +150,7 @@ class Job:
         ttl: Ttl | None = None,
         output_time: str | None = None,
         watermark_delay: str = "0s",
+        initial_state: DataFrame | None = None,
         renamed_from: str | None = None,
         defaults: Mapping[str, object] | None = None,
         migrate: Migration | None = None,
@@ -154,17 +161,17 @@ class Job:
             name: its name, unique within the job; its state is found by it.
             inputs: one or several sources and stages, or their names.
             key: one or several columns that every input has, with equal types.
-            state: the state columns of a key (Spark DDL or StructType), without the key.
+            state: the state columns (Spark DDL or StructType), without the key.
             output: the columns of the rows it emits.
             process: the function; if there are several inputs, one for each, by its name.
-            form: "arrow", "pandas", "per-row", "per-key" (of ``applyInPandasWithState``), or
-                "stateful-processor", "stateful-processor-in-pandas": its class declares the state.
+            form: "arrow", "pandas", "per-row", "per-key", "stateful-processor[-in-pandas]".
             on_timer: that for timers, of the same form; with it the others may set timers.
             timeout: of form "per-key": Spark's ``GroupStateTimeout``.
             time_mode: of a ``StatefulProcessor``: Spark's ``timeMode``.
             ttl: how long the state of a key lives that nothing touches; without, for ever.
             output_time: the output column, a timestamp, that has the event times of the rows.
             watermark_delay: how much older than the watermark of the stage these may be, as "30s".
+            initial_state: rows with the key, for ``handleInitialState`` at a job's first start.
             renamed_from: for a restore: the stage's name in the checkpoint.
             defaults: for a restore: what its keys get in state columns that are new, by column.
             migrate: for a restore from other columns: a part of the state, a pyarrow.Table, to new.
@@ -172,11 +179,10 @@ class Job:
         Raises:
             GraphError: something here cannot be read; the graph itself is checked at the start.
         """
-        given = _names(inputs)
-        functions = self._functions(name, given, process, form, state, on_timer, timeout, time_mode)
+        functions = self._called(name, inputs, process, form, state, on_timer, timeout, time_mode)
         node = StageNode(
             name,
-            given,
+            _names(inputs),
             key=(key,) if isinstance(key, str) else tuple(key),
             state=declared_columns(name, "state", functions.state),
             output=declared_columns(name, "output", output),
@@ -187,7 +193,7 @@ class Job:
             output_time=output_time,
             watermark_delay=declared_delay(name, watermark_delay),
         )
-        return self._with(node)
+        return self._with(node, functions, initial_state)
 
     def sink(self, name: str, stage: Node | str, sink: Sink, *, mode: str = "immediate") -> None:
         """Declare that the output of ``stage`` goes to ``sink``.
@@ -274,13 +280,16 @@ class Job:
         """
         return write_savepoint(self._spark, self._checked(), states, base)
 
-    def _functions(self, stage: str, inputs: tuple[str, ...], *asked: Any) -> Functions:
+    def _called(self, stage: str, inputs: _Inputs, *asked: Any) -> Functions:
         """Its functions; ``asked`` are the fields of :class:`FunctionsAsked`."""
         time_zone = str(self._spark.conf.get("spark.sql.session.timeZone"))
-        return declared_functions(stage, inputs, FunctionsAsked(*asked), self._columns, time_zone)
+        given, functions = _names(inputs), FunctionsAsked(*asked)
+        return declared_functions(stage, given, functions, self._columns, time_zone)
 
-    def _with(self, stage: StageNode) -> Node:
+    def _with(self, stage: StageNode, functions: Functions, initial: DataFrame | None) -> Node:
         self._stages.append(stage)
+        if initial is not None:
+            self._initial[stage.name] = declared_initial(stage.name, functions, initial)
         return Node(stage.name)
 
     def _columns(self, given: str) -> list[str]:
@@ -324,8 +333,9 @@ class Job:
                     f'stage {node.name!r} has time_mode "EventTime", but none of its inputs has '
                     "event time; declare source(..., event_time=...)"
                 )
+        check_initial(graph, self._initial)
         self._check_sinks_and_places(graph, settings)
-        return JobSpec(graph, settings, self._frames, self._targets)
+        return JobSpec(graph, settings, self._frames, self._targets, self._initial)
 
     def _check_sinks_and_places(self, graph: Graph, settings: Settings) -> None:
         for name, node in graph.sinks.items():

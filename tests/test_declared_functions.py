@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from processor_stage import INT, Says
+from pyspark.sql import DataFrame
 
-from absflow.declared_functions import FunctionsAsked, declared_functions
+from absflow.declared_functions import FunctionsAsked, declared_functions, declared_initial
 from absflow.errors import GraphError
 
 
@@ -84,6 +85,22 @@ def test_a_processor_declares_its_state(form: str, mode: str) -> None:
 def test_what_cannot_be_is_refused(inputs: str, given: FunctionsAsked, words: str) -> None:
     with pytest.raises(GraphError, match=f"stage 's'.*{words}"):
         declared(tuple(inputs), given)
+
+
+class Begins(Counts):
+    def handleInitialState(self, key, initialState, timerValues):
+        self.value.update((initialState.n,))
+
+
+def test_initial_state_is_for_a_processor_that_takes_it() -> None:
+    frame: Any = object.__new__(DataFrame)
+    made = declared(("rows",), asked(Begins()))
+    assert declared_initial("s", made, frame).process is made.initial
+    for given in (asked(Counts()), asked(per_row, "per-row", state=INT)):
+        with pytest.raises(GraphError, match="no function for it; it is for a StatefulProcessor"):
+            declared_initial("s", declared(("rows",), given), frame)
+    with pytest.raises(GraphError, match="initial_state is a list, but a DataFrame"):
+        declared_initial("s", made, [])
 
 
 def test_a_processor_that_cannot_be_sent_is_refused_by_what_it_holds() -> None:

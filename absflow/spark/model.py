@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
+from absflow.columnar.process import Process
 from absflow.columnar.spec import StageSpec
 from absflow.graph.nodes import Graph
 from absflow.settings.reading import Settings
 from absflow.sinks import Sink
 
-__all__ = ["ControlStart", "JobSpec", "query_name", "restored_index", "source_index"]
+__all__ = [
+    "ControlStart",
+    "InitialState",
+    "JobSpec",
+    "query_name",
+    "restored_index",
+    "source_index",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class InitialState:
+    """What a stage of a new job begins with (Spark: ``initialState``).
+
+    Attributes:
+        frame: rows that have the stage's key columns.
+        process: makes state of them; columnar.
+    """
+
+    frame: DataFrame
+    process: Process
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +45,14 @@ class JobSpec:
         settings: its settings.
         frames: the frame of each source.
         sinks: by name.
+        initial: by stage, what it begins with if the job is new.
     """
 
     graph: Graph
     settings: Settings
     frames: Mapping[str, DataFrame]
     sinks: Mapping[str, Sink]
+    initial: Mapping[str, InitialState] = field(default_factory=dict)
 
     def immediate_sinks(self, stage: str) -> dict[str, Sink]:
         """The sinks that a stage's batches write, by name."""

@@ -7,11 +7,13 @@ from weakref import WeakValueDictionary
 
 from pyspark.sql import SparkSession
 
-from absflow.errors import StorageError
+from absflow.errors import ProcessError, StorageError
+from absflow.spark.control.failures import failure_of
 from absflow.spark.control.loop import JobLoop
 from absflow.spark.control.progress import Progress
 from absflow.spark.model import JobSpec
 from absflow.spark.start.decision import decide_start
+from absflow.spark.start.initial_state import write_initial_state
 from absflow.storage.root import StorageRoot
 
 __all__ = ["Run"]
@@ -36,6 +38,7 @@ class Run:
         """
         root = StorageRoot.open(spark, job.settings.storage_path)
         _refuse_second(root, job)
+        _begin(root, job)
         self._loop = JobLoop(root, job)
         _loops[root.layout.root] = self._loop
         self._failure_is_known = False
@@ -136,6 +139,17 @@ class Run:
     def unflushed(self) -> Mapping[str, int]:
         """After a stop with drain: the rows after the savepoint in each stage's channel."""
         return dict(self._loop.unflushed)
+
+
+def _begin(root: StorageRoot, job: JobSpec) -> None:
+    """Write what a new job begins with; an error of the author's handler is raised as such."""
+    try:
+        write_initial_state(root, job)
+    except StorageError as error:
+        cause = failure_of(root, str(error.__cause__)).cause
+        if not isinstance(cause, ProcessError):
+            raise
+        raise cause from None  # the rest is Spark's account of the same
 
 
 def _refuse_second(root: StorageRoot, job: JobSpec) -> None:

@@ -38,7 +38,7 @@ from absflow.storage.delta import tables
 from absflow.storage.files import Files
 from absflow.storage.root import StorageRoot
 
-__all__ = ["StartDecision", "decide_start", "restore_plan_of"]
+__all__ = ["StartDecision", "decide_start", "is_new", "restore_plan_of"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -150,6 +150,14 @@ def decide_start(root: StorageRoot, job: JobSpec) -> StartDecision:
         for stage in decision.started.values():
             check_row_order(root.spark, job, stage.get("order", {}))
     return decision
+
+
+def is_new(root: StorageRoot, job: JobSpec) -> bool:
+    """Whether a start would begin the job with nothing: nothing is there, and none is asked for."""
+    if _target(root.files, job.settings) not in (None, LATEST):
+        return False
+    facts = attempts_there(root.spark, root.files, root.layout)
+    return not attempts_of(facts) and not _written(root, facts)
 
 
 def _warn_of_failed(facts: Sequence[AttemptRecord], attempt: int) -> None:

@@ -20,7 +20,7 @@ from absflow.protocol.recovery import matching
 from absflow.spark.model import JobSpec
 from absflow.storage.sql import quoted
 
-__all__ = ["GivenState", "check_keys", "conform"]
+__all__ = ["GivenState", "check_keys", "conform", "fits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,14 @@ class GivenState:
         name: the stage's name in the savepoint: an earlier one if the base has it so.
         spec: the stage.
         frame: its key and state columns, in their order and of their types.
-        keys: how many rows the frame has; none of them has the key of another.
+        keys: how many rows the frame has; none of them has the key of another. None if that is
+            known only when it has been written.
     """
 
     name: str
     spec: StageSpec
     frame: DataFrame
-    keys: int
+    keys: int | None
 
 
 def conform(job: JobSpec, stage: str, frame: DataFrame) -> DataFrame:
@@ -66,7 +67,7 @@ def conform(job: JobSpec, stage: str, frame: DataFrame) -> DataFrame:
             problems.append(f"it has {name!r}, which is no column of the stage")
         elif frame.columns.count(name) > 1:
             problems.append(f"it has {name!r} twice")
-        elif not _fits(frame.schema[name].dataType, due[name].dataType):
+        elif not fits(frame.schema[name].dataType, due[name].dataType):
             seen, wanted = (s[name].dataType.simpleString() for s in (frame.schema, due))
             problems.append(
                 f"column {name!r} is {seen}, which {wanted} does not hold all of; cast it"
@@ -91,7 +92,7 @@ def _column(name: str) -> Column:
     return F.when(F.size(timers) > 0, F.array_sort(F.array_distinct(timers)))
 
 
-def _fits(seen: DataType, due: DataType) -> bool:
+def fits(seen: DataType, due: DataType) -> bool:
     """Whether a column may be cast: every value of ``seen`` is one of ``due``."""
     if isinstance(seen, NullType) or seen.simpleString() == due.simpleString():
         return True

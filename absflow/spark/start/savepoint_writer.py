@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from absflow.errors import StateError, StorageError
 from absflow.facts.claim import Claim
 from absflow.facts.find import FoundCheckpoint, attempts_there, find_checkpoint
-from absflow.facts.lock import hold
+from absflow.facts.lock import RootLock, hold
 from absflow.facts.reading import FactReader
 from absflow.facts.records import AttemptRecord, attempts_of
 from absflow.facts.spark_reader import SparkStorageReader
@@ -45,7 +45,7 @@ from absflow.storage.delta.log import LogTail
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
 
-__all__ = ["write_savepoint"]
+__all__ = ["write_given", "write_savepoint"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -62,12 +62,35 @@ def write_savepoint(
     try:
         facts = attempts_there(spark, root.files, root.layout)
         found = _base(root, attempts_of(facts), base)
-        given = _given(job, frames, found)
-        policy = job.settings.restart_policy
-        claim = Claim(root, job.graph.job, fingerprint(job.graph), lock, facts, policy)
-        return _Writing(root, job, claim, facts, found, given).write()
+        return write_given(root, job, lock, facts, found, _given(job, frames, found))
     finally:
         lock.release()
+
+
+def write_given(
+    root: StorageRoot,
+    job: JobSpec,
+    lock: RootLock,
+    facts: Sequence[AttemptRecord],
+    base: FoundCheckpoint | None,
+    given: list[GivenState],
+) -> int:
+    """Write a savepoint of state that has been checked; its id.
+
+    Args:
+        root: the job's storage root.
+        job: the job.
+        lock: of the storage root; it is held.
+        facts: of the table ``attempts``.
+        base: what it is made from; None for nothing.
+        given: the state of some stages.
+
+    Raises:
+        StorageError: something could not be read or written; there is no savepoint.
+    """
+    policy = job.settings.restart_policy
+    claim = Claim(root, job.graph.job, fingerprint(job.graph), lock, facts, policy)
+    return _Writing(root, job, claim, facts, base, given).write()
 
 
 def _given(
@@ -175,10 +198,8 @@ class _Writing:
 
     def write(self) -> int:
         """Claim, reserve the id, write the sets, state COMPLETED; the savepoint's id."""
-        keys = {given.name: given.keys for given in self._given}
         forms = {given.name: self._described[given.spec.name] for given in self._given}
         if self._base is None:  # the first that a new root holds has all stages
-            keys = {**dict.fromkeys(self._described, 0), **keys}
             forms = {**self._described, **forms}
             prepare_sinks(self._root, self._job)
         savepoint_id = self._next_id()
@@ -204,6 +225,9 @@ class _Writing:
             given.name: self._append(given, self._layout.state(names[given.name]), savepoint_id)
             for given in self._given
         }
+        keys = {name: 0 if digest is None else digest.rows for name, digest in digests.items()}
+        if self._base is None:
+            keys = {**dict.fromkeys(self._described, 0), **keys}
         manifest = savepoint_writer.compose(
             savepoint_id,
             reserved.triggered_ms,
@@ -246,7 +270,7 @@ class _Writing:
         Raises:
             StorageError: it is not there, or has other rows than were counted.
         """
-        if not given.keys:
+        if given.keys == 0:
             return None
         columns = state_history.history_columns(given.spec.keys, given.spec.state)
         app_id = f"{self._job.graph.job}/{given.name}/written/state"
@@ -265,10 +289,11 @@ class _Writing:
                 f"could not write the state of stage {given.name!r} to {path!r}: {error}; there is "
                 "no savepoint"
             ) from error
-        if not log.find(app_id, savepoint_id) or digest.rows != given.keys:
+        counted = digest.rows if given.keys is None else given.keys
+        if not log.find(app_id, savepoint_id) or digest.rows != counted:
             raise StorageError(
                 f"the state of stage {given.name!r} has {digest.rows} rows in {path!r}, but the "
-                f"DataFrame had {given.keys} when its keys were counted; there is no savepoint. "
+                f"DataFrame had {counted} when its keys were counted; there is no savepoint. "
                 "Write the DataFrame to a table first, so that it is the same each time"
             )
-        return digest
+        return digest if digest.rows else None

@@ -108,6 +108,10 @@ class ProcessorStage:
             return on_rows, None
         return on_rows, _OnTimer(self, given.handleExpiredTimer)
 
+    def initial(self) -> Process:
+        """The function for initial state."""
+        return _OnInitial(self, self._processor.handleInitialState)
+
     @property
     def waits_for_event_time(self) -> bool:
         """Whether its timers need an input with event time."""
@@ -138,6 +142,23 @@ class ProcessorStage:
             time_ms = due_ms[handle.at]
             yield from self._expired(handle, key, times, time_ms)
             yield from self._overdue(handle, key, times, time_ms)
+
+        return self._result(called, state, context)
+
+    def on_initial(self, rows: pa.Table, state: pa.Table, context: Context) -> Result:
+        """What ``handleInitialState`` makes of the initial rows of some keys.
+
+        It is given each Row by itself, and a frame with all rows of its key, as by Spark.
+        """
+        ordered, ends = by_key(rows, context.key_of_row, state.num_rows)
+        given = self._way.rows(ordered, ends, self._time_zone)
+        times = self._times(context)
+        self._begin(state, context)
+
+        def called(key: tuple[Any, ...]) -> Iterator[object]:
+            for each in next(given):
+                self._processor.handleInitialState(key, each, times)
+            return iter(())
 
         return self._result(called, state, context)
 
@@ -259,7 +280,7 @@ class ProcessorStage:
 
 
 class ProcessorFunction:
-    """One of the two functions of a stage that a processor makes."""
+    """One of the functions of a stage that a processor makes."""
 
     def __init__(self, stage: ProcessorStage, called: Callable[..., object]) -> None:
         """Of a stage; ``called`` is the author's method, where errors look for a line."""
@@ -281,3 +302,8 @@ class _OnRows(ProcessorFunction):
 class _OnTimer(ProcessorFunction):
     def __call__(self, due: pa.Table, state: pa.Table, context: Context) -> Result:
         return self.stage.on_timers(due, state, context)
+
+
+class _OnInitial(ProcessorFunction):
+    def __call__(self, rows: pa.Table, state: pa.Table, context: Context) -> Result:
+        return self.stage.on_initial(rows, state, context)
