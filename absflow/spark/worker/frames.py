@@ -112,13 +112,17 @@ def frames_of(rows: pa.Table, ends: list[int], time_zone: str) -> Iterator[pd.Da
     nulls = {name: np.r_[0, np.cumsum(rows[name].is_null())] for name in names}
     other = dict(zip(names, _series(rows.select(names), time_zone), strict=True)) if names else {}
     frame = pd.concat(_series(_filled(rows), time_zone), axis=1)
+    counts = np.diff(ends, prepend=0)
+    # Cut by groups, and each index a view of one of its length: a third less than by `iloc`.
+    parts = frame.groupby(np.repeat(np.arange(len(ends)), counts), sort=False)
+    indexes = {count: pd.RangeIndex(count) for count in np.unique(counts).tolist()}
     start = 0
-    for end in ends:
-        part = frame.iloc[start:end]
+    for end, (_, cut) in zip(ends, parts, strict=True):
+        part = cut
         for name, counted in nulls.items():
             if counted[end] > counted[start]:
                 part = part.assign(**{name: other[name].iloc[start:end]})
-        part.index = pd.RangeIndex(end - start)
+        part.index = indexes[end - start].view()  # its author may give it a name
         yield part
         start = end
 
@@ -149,7 +153,7 @@ def checked_frames(made: object, output: pa.Schema) -> Iterator[pd.DataFrame]:
     for frame in made:
         if not isinstance(frame, pd.DataFrame):
             raise ResultError(f"emitted {type(frame).__name__}, but a DataFrame is expected")
-        if frame.empty:
+        if not len(frame) or not len(frame.columns):
             continue
         names = frame.columns.tolist()
         if names != output.names:
@@ -159,11 +163,13 @@ def checked_frames(made: object, output: pa.Schema) -> Iterator[pd.DataFrame]:
             if not named:  # they go by place, also when those of another key have names
                 yield frame.set_axis(output.names, axis=1)
                 continue
-        yield frame
+            yield frame[output.names]
+        else:
+            yield frame
 
 
 def output_of(frames: list[pd.DataFrame], schema: pa.Schema, time_zone: str) -> pa.Table | None:
-    """The frames as one table; columns go by name."""
+    """The frames of :func:`checked_frames` as one table."""
     if not frames:
         return None
 
@@ -178,10 +184,35 @@ def output_of(frames: list[pd.DataFrame], schema: pa.Schema, time_zone: str) -> 
             )
             return pa.Table.from_batches([batch]).cast(schema)
 
-    merged = pd.concat(frames, ignore_index=True)
+    merged = _merged(frames)
     if any(pd.api.types.is_float_dtype(type_) for type_ in merged.dtypes):
         # A null in one frame would round the large integers of the others.
         types = {tuple(frame.dtypes) for frame in frames}
         if len(types) > 1:
             return pa.concat_tables(converted(frame) for frame in frames)
     return converted(merged)
+
+
+def _merged(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    """The frames, of the same columns, one below the other.
+
+    As ``pd.concat``, which takes up to 50 microseconds for a frame, for it has to allow for frames
+    of all sorts; what is as it mostly is takes a tenth or a quarter of that here.
+    """
+    first = frames[0]
+    types = list(first.dtypes)
+    if all(type_ == np.int64 for type_ in types):
+        arrays = [frame.to_numpy() for frame in frames]
+        if {array.dtype for array in arrays} == {np.dtype(np.int64)}:
+            return pd.DataFrame(np.concatenate(arrays), columns=first.columns)
+    # Not times: here those of a time zone look as if they had none.
+    elif all(isinstance(type_, np.dtype) and type_.kind in "iufbO" for type_ in types):
+        columns: dict[str, npt.NDArray[Any]] = {}
+        for name, type_ in zip(first.columns, types, strict=True):
+            values: list[Any] = [frame[name].values for frame in frames]
+            if {value.dtype for value in values} != {type_}:
+                break
+            columns[name] = np.concatenate(values)
+        else:
+            return pd.DataFrame(columns)
+    return pd.concat(frames, ignore_index=True)

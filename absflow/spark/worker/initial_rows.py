@@ -48,8 +48,9 @@ def initial_rows(
                     touched = pa.array(np.full(state.num_rows, time_ms * 1_000))
                     state = state.append_column(TOUCHED, touched.cast(TOUCHED.type))
                 yield from state.select(made.names).cast(made).to_batches()
-        if isinstance(process, ProcessorFunction):
-            process.close()
+        function: object = process
+        if isinstance(function, ProcessorFunction):
+            function.close()
 
     return rows
 
