@@ -250,7 +250,7 @@ def test_what_does_not_fit_is_refused(spark: SparkSession, root: Path) -> None:
         "stage 'left': the key was k string, is id int64",
         "give the stage a migration (migrate=...) that makes the new key, or the old key",
         "stage 'left': state column 'n' was int64, is int32, which does not hold every value of it",
-        "declare a migration, or keep the type",
+        "declare a migration (migrate=...), or keep the type",
         "stage 'left': state column 'more' is new and has no default",
         "declare one (defaults={'more': ...}), or a migration",
         f"the checkpoint has {keys} keys of stage 'tally', which the job does not have",

@@ -240,7 +240,8 @@ class _Fitting:
             elif was[column] != type_:
                 self.problems.append(
                     f"{title}: state column {column!r} was {was[column]}, is {type_}, which does "
-                    "not hold every value of it; declare a migration, or keep the type"
+                    "not hold every value of it; declare a migration (migrate=...), or keep the "
+                    "type"
                 )
         for column in was:
             if column not in now:
