@@ -19,6 +19,8 @@ from pyspark.sql.types import (
 )
 
 from absflow.columnar.clocks import moved
+from absflow.spark.worker.frames import output_of
+from absflow.spark.worker.plain_rows import checked_rows, table_of_rows
 
 
 class Everything(Says):
@@ -302,3 +304,52 @@ def test_a_processor_without_state_keeps_no_key() -> None:
     stage = Stage(Nothing())
     assert stage.texts(("a", 0, 1), ("a", 0, 2)) == ["[1, 2]"]
     assert stage.rows_of_state() == []
+
+
+def test_iterators_of_a_list_do_not_disturb_each_other() -> None:
+    """Each has the list as it was when it was asked for."""
+
+    class Iterates(Says):
+        def init(self, handle):
+            self.list = handle.getListState("list", INT)
+
+        def says(self, _key, _values, _times):
+            self.list.put([(1,), (2,)])
+            first, seen = self.list.get(), []
+            seen.append(next(first))
+            second = self.list.get()
+            self.list.appendValue((3,))
+            return [*seen, next(second), *first, *second, list(self.list.get())]
+
+    stage = Stage(Iterates())
+    assert stage.texts(("k", 0, 0)) == ["[(1,), (1,), (2,), (2,), [(1,), (2,), (3,)]]"]
+
+
+def test_a_text_of_one_letter_is_a_key_of_one_column() -> None:
+    """Spark goes through what it is given."""
+
+    class Letters(Says):
+        def init(self, handle):
+            self.map = handle.getMapState("map", TEXT, INT)
+
+        def says(self, _key, _values, _times):
+            self.map.updateValue("a", (1,))
+            return (self.map.containsKey("a"), self.map.getValue(("a",)), list(self.map.keys()))
+
+    assert Stage(Letters()).texts(("k", 0, 0)) == ["(True, Row(x=1), [('a',)])"]
+
+
+@pytest.mark.parametrize("of", [Row, dict])
+def test_what_is_emitted_may_hold_structs_lists_and_maps(of: Any) -> None:
+    """As Rows or dicts, in Rows and in frames."""
+    inner = pa.struct([("n", pa.int32()), ("m", pa.map_(pa.string(), pa.int64()))])
+    schema = pa.schema([("l", pa.list_(inner)), ("m", pa.map_(pa.string(), inner)), ("s", inner)])
+    values = [of(n=1, m={"x": 2}), of(n=None, m={})]
+    emitted = {"l": values, "m": {"a": values[0]}, "s": values[1]}
+    rows = list(checked_rows([Row(**emitted)], schema))
+    table = table_of_rows(rows, schema, "UTC")
+    assert table is not None
+    one, other = {"n": 1, "m": [("x", 2)]}, {"n": None, "m": []}
+    assert table.to_pylist() == [{"l": [one, other], "m": [("a", one)], "s": other}]
+    frame = pd.DataFrame({name: [value] for name, value in emitted.items()})
+    assert output_of([frame, frame], schema, "UTC") == pa.concat_tables([table, table])

@@ -190,10 +190,10 @@ def test_it_is_what_it_is_on_spark_and_only_once(
     assert len(again) == len(due) + 1
 
 
-def test_kills_before_and_behind_it(
+def test_kills_before_and_after_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before its savepoint has completed it is made anew; behind that it is not made again."""
+    """Before its savepoint has completed it is made anew; after that it is not made again."""
     write(tmp_path, 0, ("ada", 1), ("cy", 1))
     file, append = tmp_path / "calls", transactions.append_once
 

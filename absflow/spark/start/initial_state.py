@@ -2,7 +2,7 @@
 
 The job's first start writes it, before there is an attempt, and then restores it as any written
 savepoint of a new storage root. So it is made once. A kill before the savepoint has completed
-leaves rows that no checkpoint names, and the next start makes it anew; one behind that leaves a
+leaves rows that no checkpoint names, and the next start makes it anew; one after that leaves a
 savepoint, and no later start makes it again, whatever it restores.
 """
 

@@ -29,7 +29,7 @@ from absflow.spark.worker.frames import by_key, checked_frames, frames_of, outpu
 from absflow.spark.worker.group_state import spark_watermark_ms
 from absflow.spark.worker.plain_rows import checked_rows, keys_of_rows, rows_of, table_of_rows
 from absflow.spark.worker.processor_handle import Handle
-from absflow.spark.worker.processor_timers import CallTimers
+from absflow.spark.worker.processor_timers import CallTimers, timer_ms
 from absflow.spark.worker.processor_variables import Cells, Variable
 
 __all__ = ["ProcessorFunction", "ProcessorStage"]
@@ -123,12 +123,12 @@ class ProcessorStage:
         given = self._way.rows(ordered, ends, self._time_zone)
         times = self._times(context)
         handle = self._begin(state, context)
-        # What Spark's watermark has passed is due; an overdue processing time the engine finds.
-        before_ms = times.getCurrentWatermarkInMs() if self.waits_for_event_time else None
+        # What Spark's watermark has come to is due; an overdue processing time the engine finds.
+        reached_ms = times.getCurrentWatermarkInMs() if self.waits_for_event_time else None
 
         def called(key: tuple[Any, ...]) -> Iterator[object]:
             yield self._processor.handleInputRows(key, next(given), times)
-            yield from self._overdue(handle, key, times, before_ms)
+            yield from self._overdue(handle, key, times, reached_ms)
 
         return self._result(called, state, context)
 
@@ -136,7 +136,7 @@ class ProcessorStage:
         """What ``handleExpiredTimer`` makes of one timer of each of some keys."""
         times = self._times(context)
         handle = self._begin(state, context)
-        due_ms = [time // 1_000 for time in due["time"].cast(pa.int64()).to_pylist()]
+        due_ms = [timer_ms(time) for time in due["time"].cast(pa.int64()).to_pylist()]
 
         def called(key: tuple[Any, ...]) -> Iterator[object]:
             time_ms = due_ms[handle.at]
@@ -214,18 +214,18 @@ class ProcessorStage:
         handle.timers.firing = None
 
     def _overdue(
-        self, handle: Handle, key: tuple[Any, ...], times: TimerValues, before_ms: int | None
+        self, handle: Handle, key: tuple[Any, ...], times: TimerValues, reached_ms: int | None
     ) -> Iterator[object]:
         """What the handlers emit of timers that the call has set for a time that has come."""
-        if handle.timers is None or before_ms is None:
+        if handle.timers is None or reached_ms is None:
             return
         for _ in range(MAX_ROUNDS):
-            time_ms = handle.timers.overdue(handle.at, before_ms)
+            time_ms = handle.timers.overdue(handle.at, reached_ms)
             if time_ms is None:
                 return
             yield from self._expired(handle, key, times, time_ms)
         raise ValueError(
-            f"{MAX_ROUNDS} timers fired that were set for times before {before_ms}, and one more "
+            f"{MAX_ROUNDS} timers fired that were set for times up to {reached_ms}, and one more "
             "is; the handler sets one each time, so set it further ahead"
         )
 

@@ -1,9 +1,10 @@
 """The timers of a ``StatefulProcessor``, with Spark's rules, as timers of absflow.
 
-A timer is a time in whole milliseconds, and fires when that is *less* than the watermark, or than
-the time of the micro-batch: so it stands in the last microsecond of its millisecond, as a timeout
-does. To set it twice is to set it once. The one that fires is listed until its handler is over, and
-is gone then, though the handler has set it again (Spark's Python worker deletes it behind the
+A timer is a time in whole milliseconds, and fires when Spark's watermark, or the time of the
+micro-batch, has come to it; a timeout of ``GroupState`` waits until it has passed. absflow's
+watermark is a microsecond below Spark's, so a timer of event time stands a microsecond below its
+own time. To set it twice is to set it once. The one that fires is listed until its handler is over,
+and is gone then, though the handler has set it again (Spark's Python worker deletes it behind the
 handler). One that is set for a time that has come already fires right behind the call that sets it.
 """
 
@@ -14,10 +15,9 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from absflow.columnar.timers import Timers
-from absflow.spark.worker.group_state import timeout_timers
+from absflow.columnar.timers import Domain, Timers
 
-__all__ = ["CallTimers"]
+__all__ = ["CallTimers", "timer_ms"]
 
 _Times = dict[int, set[int]]
 
@@ -57,10 +57,10 @@ class CallTimers:
         left = self._waiting(at) - self._removed.get(at, set())
         return bool(left or self._added.get(at))
 
-    def overdue(self, at: int, before_ms: int) -> int | None:
-        """Take the first of those that the call has set for a time before another."""
-        first = min(self._added.get(at, ()), default=before_ms)
-        if first >= before_ms:
+    def overdue(self, at: int, reached_ms: int) -> int | None:
+        """Take the first of those that the call has set for a time that has come."""
+        first = min(self._added.get(at, ()), default=None)
+        if first is None or first > reached_ms:
             return None
         self._added[at].discard(first)
         return first
@@ -74,8 +74,13 @@ class CallTimers:
             timers = Timers.read(self._column)
             self._pending = [set() for _ in range(len(self._column))]
             for key, time in zip(timers.key.tolist(), timers.time.tolist(), strict=True):
-                self._pending[key].add(time // 1_000)
+                self._pending[key].add(timer_ms(time))
         return self._pending[at]
+
+
+def timer_ms(time_us: int) -> int:
+    """The time of a timer as its author has given it, of that at which it stands."""
+    return (time_us + 1) // 1_000
 
 
 def _table(times: Mapping[int, set[int]], keys: pa.Table, domain: str) -> pa.Table | None:
@@ -83,4 +88,8 @@ def _table(times: Mapping[int, set[int]], keys: pa.Table, domain: str) -> pa.Tab
     if not pairs:
         return None
     which, flat = zip(*pairs, strict=True)
-    return timeout_timers(keys.take(pa.array(which, pa.int64())), flat, domain)
+    rows = keys.take(pa.array(which, pa.int64()))
+    below = 1 if domain == Domain.EVENT.value else 0
+    times_us = pa.array([time_ms * 1_000 - below for time_ms in flat], pa.int64())
+    rows = rows.append_column("time", times_us.cast(pa.timestamp("us", tz="UTC")))
+    return rows.append_column("domain", pa.array([domain] * len(flat), pa.string()))

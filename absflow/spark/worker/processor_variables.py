@@ -253,8 +253,11 @@ class Cells:
 
 
 def _checked(variable: Variable, what: str, schema: StructType, given: object) -> _Row:
-    """What a processor gives as a value or a key, as a tuple."""
-    if not isinstance(given, tuple | list):
+    """What a processor gives as a value or a key, as a tuple.
+
+    Spark goes through what it is given, so for one column a text of one letter is a tuple, too.
+    """
+    if not isinstance(given, tuple | list | str):
         raise TypeError(
             f"{variable.kind.value} state {variable.name!r} was given the {what} {given!r}, but a "
             f"tuple of {len(schema)} ({', '.join(schema.names)}) is expected"
