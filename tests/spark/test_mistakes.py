@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -85,6 +86,22 @@ def test_a_root_of_another_job_is_refused(spark: SparkSession, tmp_path: Path) -
         with pytest.raises(absflow.GraphError, match=words):
             job.start()
     assert durable_files(tmp_path / "job") == before
+
+
+@pytest.mark.parametrize("mode", ["immediate", "on-checkpoint"])
+def test_a_sink_that_outlived_its_storage_root_is_refused(
+    spark: SparkSession, tmp_path: Path, mode: str
+) -> None:
+    """The new job's rows would be taken for those that are there, and be left out."""
+    write_source(tmp_path / "a", files=2, rows=50, seed=2)
+    with settings(spark, conf(tmp_path)):
+        assert chain(spark, tmp_path, mode=mode).start().await_termination(timeout=300)
+        shutil.rmtree(tmp_path / "job")
+        before = durable_files(tmp_path / "sink")
+        words = "sink 'out': table '.*sink' has rows of attempt 1 of job 'chain', but under storage"
+        with pytest.raises(absflow.GraphError, match=words):
+            chain(spark, tmp_path, mode=mode).start()
+    assert durable_files(tmp_path / "sink") == before
 
 
 def test_a_sink_table_with_other_columns_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from absflow.protocol.recovery import publication
 from absflow.protocol.recovery.attempts import Attempt, Origin, Restore
 from absflow.protocol.recovery.publication import Publication
 from absflow.settings.reading import Settings
-from absflow.sinks import DeltaSink
+from absflow.sinks import DeltaSink, SinkPublication, SinkWrite
 from absflow.spark.model import ControlStart, JobSpec
 from absflow.spark.start.decision import StartDecision, decide_start
 from absflow.spark.start.ranges import choose_ranges
@@ -52,7 +52,7 @@ from absflow.spark.start.row_order import RowOrder, row_order_conf, row_order_no
 from absflow.spark.start.sink_columns import check_table
 from absflow.spark.worker.installed import check_workers
 from absflow.storage import clock, state_history
-from absflow.storage.delta import tables
+from absflow.storage.delta import tables, transactions
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
 
@@ -150,6 +150,31 @@ def prepare_sinks(root: StorageRoot, job: JobSpec, decision: StartDecision | Non
             check_table(root.spark, sink.path, output, wider=wider)
 
 
+def _check_unwritten(root: StorageRoot, job: JobSpec, attempt: int) -> None:
+    """Refuse a sink's table that has rows of an attempt that is only to begin.
+
+    They are of a storage root that was deleted, or of another one. Delta would take every write of
+    this attempt for one of that, and leave it out.
+
+    Raises:
+        GraphError: naming the sink.
+    """
+    name, first = job.graph.job, (0, 0)
+    for sink, node in job.graph.sinks.items():
+        made = SinkWrite(name, node.stage, sink, attempt, *first)
+        published = SinkPublication(name, sink, node.stage, attempt, *first)
+        app_id = (published if node.on_checkpoint else made).app_id
+        table = job.sinks[sink]
+        if isinstance(table, DeltaSink) and transactions.has_any(root.spark, table.path, app_id):
+            raise GraphError(
+                f"sink {sink!r}: table {table.path!r} has rows of attempt {attempt} of job "
+                f"{name!r}, but under storage root {root.layout.root!r} that attempt has not "
+                "begun: these rows are of a root that was deleted, or of another one, and new "
+                "ones would be taken for them. Delete the table, or choose another path for it; "
+                "or give the job another name"
+            )
+
+
 def _prepare(
     root: StorageRoot, job: JobSpec, decision: StartDecision, claim: Claim
 ) -> PreparedAttempt:
@@ -157,6 +182,8 @@ def _prepare(
     # Before the claim: an attempt that was claimed and never got ready rewinds the job, for the
     # next start makes the same restore again.
     prepare_sinks(root, job, decision)
+    if decision.started is None:
+        _check_unwritten(root, job, decision.attempt)
     decision, stages = begin_on(
         claim,
         decision,

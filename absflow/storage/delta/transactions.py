@@ -44,6 +44,7 @@ __all__ = [
     "UncommittedFiles",
     "append_once",
     "committed",
+    "has_any",
     "plain_table",
 ]
 
@@ -197,15 +198,25 @@ def committed(
     Whether the table has the transaction is known without a search. For one that it has, the log is
     read from the newest commit back to its own.
     """
+    known, newest, version = _newest(spark, path, app_id)
+    if newest < txn_version:
+        return None
+    return find_commit(known.files.read, path, version, app_id, txn_version)
+
+
+def has_any(spark: SparkSession, path: str, app_id: str) -> bool:
+    """Whether a table has a transaction of ``app_id``."""
+    return _newest(spark, path, app_id)[1] >= 0
+
+
+def _newest(spark: SparkSession, path: str, app_id: str) -> tuple[_Transactions, int, int]:
+    """The transactions of a table, the newest of an application (-1: none), and its version."""
     scala = delta_classes(spark.sparkContext._jvm)
     session: Any = spark._jsparkSession
     with scala.active(session):
         snapshot = scala.delta_log.forTable(session, path).startTransaction().snapshot()
         known = _transactions(spark, path, snapshot)
-        if known.newest(snapshot, app_id) < txn_version:
-            return None
-    newest = int(snapshot.version())
-    return find_commit(known.files.read, path, newest, app_id, txn_version)
+        return known, known.newest(snapshot, app_id), int(snapshot.version())
 
 
 def _write(
