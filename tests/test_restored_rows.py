@@ -29,7 +29,7 @@ class Memory:
     def names(self, path: str) -> list[str]:
         return self.there.get(path, [])
 
-    def delete(self, path: str) -> None:
+    def delete_folder(self, path: str) -> None:
         self.there.pop(path, None)
 
     def make_directory(self, path: str) -> None:

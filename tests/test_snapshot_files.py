@@ -18,6 +18,7 @@ from absflow.spark.worker import snapshot_files
 from absflow.spark.worker.snapshot_files import SnapshotFiles
 from absflow.storage.delta.data_files import PlainTable
 from absflow.storage.state_history import history_columns
+from absflow.storage.stores.mounted import MountedStore
 
 KEYS, STATE = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
 INSIDE = snapshot_schema(KEYS, STATE)
@@ -26,7 +27,7 @@ METADATA = {"partitionColumns": ["set_id"], "configuration": {}, "schemaString":
 
 def history(folder: Path) -> tuple[PlainTable, pa.Schema]:
     columns = history_columns(KEYS, STATE)
-    return PlainTable(str(folder), {}, METADATA, columns, "snappy", "4.2.0"), INSIDE
+    return PlainTable(MountedStore(), str(folder), {}, METADATA, columns, "snappy", "4.2.0"), INSIDE
 
 
 def state(stage: str, key_group: int, checkpoint_id: int, *rows: tuple[int, int, bool]) -> Page:

@@ -36,6 +36,7 @@ def aside(pages: Iterable[Page], files: StateFiles) -> Iterator[Page]:
     # Of no other task, also if Spark runs this one twice at once.
     place = f"{FOLDER}/{uuid.uuid4().hex}"
     name, begins = write_payloads(files, place, payloads(), lambda: place)
+    files.finish()
     for page, at in zip(kept, begins, strict=True):
         yield replace(page, input=f"{name}:{at}")
 

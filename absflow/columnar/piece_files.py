@@ -60,7 +60,19 @@ class StateFiles(Protocol):
         """Delete a file, if it is there."""
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder of this place, hidden ones, too; empty if there is none."""
+        """The names in a folder of this place, hidden ones, too; empty if there is none.
+
+        What nobody needs may be left out.
+        """
+
+    def finish(self) -> None:
+        """Return once all that was written is where every worker finds it.
+
+        To be called before anything that names it is kept.
+
+        Raises:
+            StorageError: a file could not be brought there.
+        """
 
 
 def write_pieces(files: StateFiles, place: str, rows: Iterable[pa.RecordBatch]) -> str:

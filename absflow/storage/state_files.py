@@ -1,4 +1,4 @@
-"""The files of a stage's state, which its Python workers write and read themselves.
+"""The files of a stage's state on a mounted file system, by Python's workers themselves.
 
 They lie in the attempt's working directory and go with it. Files are mapped into memory, so that
 of a base only what is looked at is read.
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from absflow.errors import StorageError
 
-__all__ = ["MountedStateFiles"]
+__all__ = ["MountedStateFiles", "gone", "mapped"]
 
 # Paths of which this process has seen the checksum, newest last, and how many of them.
 _seen: OrderedDict[str, None] = OrderedDict()
@@ -46,16 +46,9 @@ class MountedStateFiles:
         """
         path = f"{self.directory}/{name}"
         try:
-            with pa.memory_map(path) as file:
-                payload = file.read_buffer()
+            return mapped(path)
         except OSError as error:
-            raise StorageError(
-                f"could not read {path!r}, which holds state of a key group: {error}; restore the "
-                "job from its last checkpoint"
-            ) from error
-        unseen = path not in _seen
-        _note(path)
-        return payload, unseen
+            raise gone(path, error) from error
 
     def write(self, place: str, parts: Iterable[Any], name: Callable[[], str]) -> str:
         """Put a file in place whole; in the place of the same one, if it is there.
@@ -104,6 +97,30 @@ class MountedStateFiles:
             return os.listdir(f"{self.directory}/{folder}")
         except FileNotFoundError:
             return []
+
+    def finish(self) -> None:
+        """Nothing is left to do: what is written is in place."""
+
+
+def mapped(path: str) -> tuple[Any, bool]:
+    """The bytes of a local file as a buffer, and whether this process has not seen it before.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+    """
+    with pa.memory_map(path) as file:
+        payload = file.read_buffer()
+    unseen = path not in _seen
+    _note(path)
+    return payload, unseen
+
+
+def gone(path: str, error: object) -> StorageError:
+    """The error for a file that cannot be read."""
+    return StorageError(
+        f"could not read {path!r}, which holds state of a key group: {error}; restore the "
+        "job from its last checkpoint"
+    )
 
 
 def _note(path: str) -> None:

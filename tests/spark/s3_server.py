@@ -172,7 +172,9 @@ def _kind(environ: dict[str, Any]) -> tuple[str, str]:
 
 
 def _without_numbers(path: str) -> str:
-    path = re.sub("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}", "#", path)
+    path = re.sub(
+        "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}|(?<=-)[0-9a-f]{8}$", "#", path
+    )
     return re.sub("[0-9]+", "#", path)
 
 

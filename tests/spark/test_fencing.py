@@ -219,14 +219,14 @@ def test_a_start_that_fails_lets_go_of_the_root(
 ) -> None:
     """Whatever the storage did not answer; the same process may try again at once."""
     write_source(tmp_path / "a", files=1, rows=10, seed=14)
-    real = Files.exists
+    real = Files.read
 
-    def fails(self: Files, path: str) -> bool:
+    def fails(self: Files, path: str) -> str | None:
         if f"/requests/_delta_log/{failing}" in path:
             raise StorageError("no answer")
         return real(self, path)
 
-    monkeypatch.setattr(Files, "exists", fails)
+    monkeypatch.setattr(Files, "read", fails)
     monkeypatch.setattr(lock, "TAKEOVER_WAIT_S", 0)
     with settings(spark, {**SETTINGS, "storage.path": str(tmp_path / "job")}):
         failing = "_last_checkpoint"

@@ -14,13 +14,19 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(params=["local", "any"])
-def files(request: pytest.FixtureRequest, spark: SparkSession) -> Files:
+def files(
+    request: pytest.FixtureRequest, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> Files:
     """Local files as such, and as those of any file system that Hadoop knows."""
     files = Files(spark)
     if request.param == "any":
-        files._local = None
-        files._fs = lambda path: files._path(path).getFileSystem(files._conf)  # type: ignore[method-assign]
+        through_hadoop(files, monkeypatch)
     return files
+
+
+def through_hadoop(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files as of a file system that only Hadoop knows."""
+    monkeypatch.setattr(files, "_at", lambda path: (files._hadoop, path))
 
 
 def test_a_file_is_there_whole_or_not_at_all(files: Files, tmp_path: Path) -> None:
@@ -39,15 +45,12 @@ def test_a_file_is_there_whole_or_not_at_all(files: Files, tmp_path: Path) -> No
     assert files.names(f"file:{tmp_path}/nowhere") == []
 
 
-def test_what_a_kill_leaves_of_a_write_is_not_seen(
-    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_kill_leaves_of_a_write_is_not_seen(files: Files, tmp_path: Path) -> None:
     """Written aside, and never put in place: not a file of the directory, and in nobody's way."""
     path = f"file:{tmp_path}/folder/note"
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "_replace", lambda aside, path: None)
-        files.write(path, "half of it")
-    assert len(list((tmp_path / "folder").iterdir())) >= 1
+    files.make_directory(f"file:{tmp_path}/folder")
+    for name in (".note.tmp", f".note.{'0' * 32}.tmp"):
+        (tmp_path / "folder" / name).write_text("half of it")
     assert files.names(f"file:{tmp_path}/folder") == []
     assert files.read(path) is None
     files.write(path, "all of it")
@@ -56,18 +59,21 @@ def test_what_a_kill_leaves_of_a_write_is_not_seen(
 
 
 def test_a_local_file_can_be_read_whatever_lies_beside_it(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill between a file and its checksum file would make it unreadable, so there is none."""
+    """Hadoop puts a file with a checksum beside its own, and reads none that does not fit."""
     path = f"file:{tmp_path}/note"
-    any_files = Files(spark)
-    any_files._fs = lambda path: any_files._path(path).getFileSystem(any_files._conf)  # type: ignore[method-assign]
-    any_files.write(path, "with a checksum")
+    hadoops = Files(spark)
+    through_hadoop(hadoops, monkeypatch)
+    hadoops.write(path, "with a checksum")
     checksum = tmp_path / ".note.crc"
     assert checksum.exists()
     Files(spark).write(path, "another")
     assert not checksum.exists()
-    assert any_files.read(path) == "another"
+    assert hadoops.read(path) == "another"
+    hadoops.write(path, "with a checksum")
+    Files(spark).delete(path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_missing_is_found(files: Files, tmp_path: Path) -> None:

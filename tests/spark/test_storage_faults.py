@@ -41,6 +41,7 @@ CALLS: dict[tuple[Any, str], tuple[int, type[Exception], bool]] = {
     (Files, "make_directory"): (1, absflow.StorageError, True),
     (Files, "write"): (1, absflow.StorageError, True),
     (Files, "delete"): (1, absflow.StorageError, True),
+    (Files, "delete_folder"): (1, absflow.StorageError, True),
     (tables, "create"): (1, absflow.StorageError, True),
     (tables, "restore"): (1, absflow.StorageError, True),
     (tables, "read"): (1, absflow.StorageError, False),

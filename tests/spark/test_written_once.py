@@ -141,13 +141,13 @@ def test_rows_of_the_driver_conflict_as_well(
     spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another writer commits the same transaction while their file is written."""
-    write = Files.create
+    write = Files.add
 
     def late(files: Files, path: str, data: bytes) -> None:
         write(files, path, data)
         append_once(rows(spark), table, "job/a", 1, {})
 
-    monkeypatch.setattr(Files, "create", late)
+    monkeypatch.setattr(Files, "add", late)
     with pytest.raises((PySparkException, Py4JError), match="ConcurrentTransaction"):
         append_once(driver_rows(spark), table, "job/a", 1, {})
     assert commits(table) == 1

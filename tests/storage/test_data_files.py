@@ -6,7 +6,6 @@ import datetime as dt
 import json
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ from damaging import flip_in_values
 
 from absflow.errors import StorageError
 from absflow.storage.delta import data_files
-from absflow.storage.delta.data_files import create, is_plain, write
+from absflow.storage.delta.data_files import PlainTable, is_plain, write
+from absflow.storage.stores.mounted import MountedStore
 
 NUMBERS = pa.schema([("n", pa.int64()), ("p", pa.int64())])
 PLAIN = {"minReaderVersion": 1, "minWriterVersion": 2}
@@ -170,8 +170,10 @@ def test_a_partition_of_two_columns() -> None:
 def test_a9_a_flipped_bit_in_a_value_is_not_read_as_another(tmp_path: Path) -> None:
     """Pages have checksums, and whoever looks at them sees it."""
     table = pa.table({"n": pa.array(range(1000)), "p": pa.array([1] * 1000)}, schema=NUMBERS)
-    put = partial(create, str(tmp_path))
-    (action,) = write(table.to_batches(), NUMBERS, described(NUMBERS), "none", "4.2.0", put)
+    plain = PlainTable(
+        MountedStore(), str(tmp_path), PLAIN, described(NUMBERS), NUMBERS, "none", "4.2.0"
+    )
+    (action,) = plain.write(table.to_batches())
     path = tmp_path / action["add"]["path"]
     assert pq.ParquetFile(path, page_checksum_verification=True).read() == table
     flip_in_values(path, "n")
@@ -284,10 +286,10 @@ def test_rows_may_lack_columns_of_the_table_but_no_partition() -> None:
 
 
 def test_a_file_is_never_written_over(tmp_path: Path) -> None:
-    folder = str(tmp_path / "table")
-    create(folder, "p=1/file", pa.py_buffer(b"first"))
+    path, store = f"{tmp_path}/table/p=1/file", MountedStore()
+    store.add(path, pa.py_buffer(b"first"))
     with pytest.raises(StorageError, match=r"could not write .*p=1/file.*every executor"):
-        create(folder, "p=1/file", pa.py_buffer(b"second"))
+        store.add(path, pa.py_buffer(b"second"))
     assert (tmp_path / "table" / "p=1" / "file").read_bytes() == b"first"
     with pytest.raises(StorageError, match="could not write"):
-        create(f"{folder}/p=1/file", "other", pa.py_buffer(b""))
+        store.add(f"{path}/other", pa.py_buffer(b""))

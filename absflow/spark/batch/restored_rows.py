@@ -42,7 +42,7 @@ class RestoredRows:
             commits = files.names(f"{layout.spark_checkpoint(chain[0].name, attempt)}/commits")
             if max((int(name) for name in commits if name.isdecimal()), default=-1) >= self._last:
                 for path in self._there:
-                    files.delete(path)
+                    files.delete_folder(path)
                 self._there = []
         self.directories = {
             name: path if path in self._there else nothing for name, path in places.items()
@@ -53,6 +53,6 @@ class RestoredRows:
         if batch_id <= self._last:
             return
         for path in self._there:
-            self._files.delete(path)
+            self._files.delete_folder(path)
             self._files.make_directory(path)  # the query's source lists it for as long as it runs
         self._there = []

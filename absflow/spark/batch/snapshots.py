@@ -78,7 +78,7 @@ class SnapshotAppender:
         self._table = layout.state(table)
         self._app_id = f"{job}/{spec.name}/attempt={attempt}/state"
         self._log = LogTail(files.read, files.names, self._table)
-        files.delete(layout.staging(spec.name, attempt))
+        files.delete_folder(layout.staging(spec.name, attempt))
         self._plain: PlainTable | None = None
         self._looked = False
         self._tasks: queue.SimpleQueue[tuple[SnapshotHandover, float] | None] = queue.SimpleQueue()
@@ -131,7 +131,7 @@ class SnapshotAppender:
                 event = self._failed(snapshot.checkpoint_id, error)
                 if isinstance(snapshot.content, StagedPages):
                     with suppress(StorageError):  # the next start tries again
-                        self._files.delete(snapshot.content.path)
+                        self._files.delete_folder(snapshot.content.path)
             self._post(event)
 
     def _commit(self, snapshot: SnapshotHandover, since: float) -> Event:
@@ -143,7 +143,7 @@ class SnapshotAppender:
                 rows = _set_of(self._staged(path), self._spec)
                 digest = read_digests(rows.frame())[checkpoint_id]
                 self._write(checkpoint_id, rows)
-                self._files.delete(path)
+                self._files.delete_folder(path)
         if snapshot.content is not None:
             took_ms = round((time.monotonic() - since) * 1000)
         return HistoryFound(checkpoint_id, self._spec.name, took_ms, digest)

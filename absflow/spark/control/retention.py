@@ -308,11 +308,11 @@ class Retention:
                 self._delete(layout.channel(stage, attempt), f"_epoch <= {upto}")
             case DropChannels(attempt):
                 for stage in self._files.names(layout.channels):
-                    self._files.delete(layout.channel(stage, attempt))
+                    self._files.delete_folder(layout.channel(stage, attempt))
             case DropWorkingDirectory(attempt):
-                self._files.delete(layout.work(attempt))
+                self._files.delete_folder(layout.work(attempt))
             case DropPositions(attempt):
-                self._files.delete(layout.positions_of(attempt))
+                self._files.delete_folder(layout.positions_of(attempt))
 
     def _compact(self, fact: Compacted, found: JobInventory) -> Compacted:
         """Write the set, unless it is there; the fact with its digest."""

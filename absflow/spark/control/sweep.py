@@ -46,7 +46,7 @@ class Sweep:
         named = NamedFiles(self._spark, table)
         found = sort_directories(there, column, over, named.directories())
         for name in found.drop:
-            self._files.delete(f"{table}/{name}")
+            self._files.delete_folder(f"{table}/{name}")
         looked = self._looked[table] = self._looked.get(table, set()).intersection(found.look)
         due = [name for name in found.look if name not in looked][:_LOOKS]
         files = named.within(due)

@@ -305,7 +305,7 @@ def _make_ready(
     )
     if isinstance(decision.start, Restore) and decision.restore is not None:
         for dead in decision.start.discard:
-            root.files.delete(root.layout.work(dead))
+            root.files.delete_folder(root.layout.work(dead))
         bring_state(root, job, decision.restore, ranges)
         # Before the first of them: behind it the attempt before cannot go on any more.
         claim.record(decision.attempt, AttemptFact.RESTORED)

@@ -168,8 +168,8 @@ def _forget_pages(
         text = file_log.text([FileEntry(quote(follows, safe="/:="), 0, 0)])
         for name in names:
             files.write(f"{log}/{name}", text)
-        files.delete(path)
-        files.delete(f"{layout.state_files(spec.name, attempt)}/{aside.FOLDER}")
+        files.delete_folder(path)
+        files.delete_folder(f"{layout.state_files(spec.name, attempt)}/{aside.FOLDER}")
 
 
 def _set_positions(root: StorageRoot, plan: RestorePlan, spec: StageSpec) -> None:

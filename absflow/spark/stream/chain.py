@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
+from absflow.columnar.piece_files import StateFiles
 from absflow.columnar.spec import StageSpec
 from absflow.settings.reading import Settings
 from absflow.spark.model import ControlStart, JobSpec, restored_index
@@ -30,6 +31,8 @@ from absflow.spark.worker.packing import packer_for
 from absflow.spark.worker.stage_call import stage_function
 from absflow.storage.root import StorageRoot
 from absflow.storage.state_files import MountedStateFiles
+from absflow.storage.stored_state import StoredStateFiles
+from absflow.storage.stores.mounted import local
 
 __all__ = ["by_range", "chain_pages", "restored_pages", "state_files"]
 
@@ -143,10 +146,14 @@ def restored_pages(
 
 def state_files(
     root: StorageRoot, settings: Settings, stage: str, attempt: int
-) -> MountedStateFiles | None:
-    """Where a worker finds the files of the stage's state; None if it has no path to them."""
-    local = root.files.mounted(root.layout.state_files(stage, attempt))
-    return None if local is None else MountedStateFiles(local, settings.state_max_inline_bytes)
+) -> StateFiles | None:
+    """Where a worker finds the files of the stage's state; None if it has no way to them."""
+    path = root.layout.state_files(stage, attempt)
+    most = settings.state_max_inline_bytes
+    if root.files.is_local(path):
+        return MountedStateFiles(local(path), most)
+    found = root.files.for_workers(path)
+    return None if found is None else StoredStateFiles(*found, most)
 
 
 def _channel(spark: SparkSession, path: str, max_bytes: int) -> DataFrame:

@@ -17,12 +17,12 @@ from pyspark.sql.streaming.state import GroupState
 
 from absflow.columnar.packing import Packer
 from absflow.columnar.pages import PAGE_SCHEMA, Page, PageKind, in_parts
+from absflow.columnar.piece_files import StateFiles
 from absflow.columnar.spec import StageSpec
 from absflow.columnar.stage import Batch, run_range
 from absflow.errors import ProtocolViolation
 from absflow.protocol import alignment_state, event_time
 from absflow.spark.worker.processor import ProcessorFunction
-from absflow.storage.state_files import MountedStateFiles
 
 __all__ = [
     "ARROW_ROWS",
@@ -50,13 +50,13 @@ def time_property(stage: str) -> str:
 
 
 def stage_function(
-    spec: StageSpec, files: MountedStateFiles | None, edge: Packer | None, page_bytes: int
+    spec: StageSpec, files: StateFiles | None, edge: Packer | None, page_bytes: int
 ) -> Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """For ``applyInPandasWithState``: what a stage does with a range of its key groups.
 
     Args:
         spec: the stage.
-        files: where large state lies; None if workers have no path to it.
+        files: where large state lies; None if workers have no way to it.
         edge: packs what the stage emits for the stage behind a direct edge; None if there is none.
         page_bytes: a page has at most so many bytes.
     """
@@ -91,6 +91,8 @@ def stage_function(
         if edge is not None:  # a partition has one range, so this is all of the partition
             out = edge.repack(out, number, task.partitionId())
         yield from _frames(out, page_bytes)
+        if files is not None:
+            files.finish()  # Spark keeps the names of what was written once this has returned
         functions: tuple[object, ...] = (*spec.process.values(), spec.on_timer)
         for function in functions:
             if isinstance(function, ProcessorFunction):

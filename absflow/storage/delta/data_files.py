@@ -10,13 +10,12 @@ feature, property or type is left to Delta (PROTOCOL.md of Delta, "Add File and 
 from __future__ import annotations
 
 import json
-import os
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -24,10 +23,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from absflow.errors import StorageError
 from absflow.storage.clock import now_ms
+from absflow.storage.stores.contract import Store
 
-__all__ = ["CODECS", "PlainTable", "create", "is_plain", "write"]
+__all__ = ["CODECS", "PlainTable", "is_plain", "write"]
 
 # By their names in Spark, those of Arrow.
 CODECS = {
@@ -70,7 +69,8 @@ class PlainTable:
     """A table whose files a worker may write (:func:`is_plain`), as it was at some version.
 
     Attributes:
-        folder: where it is mounted.
+        store: has its files.
+        folder: its path there.
         protocol: its ``protocol`` action.
         metadata: its ``metaData`` action.
         schema: its columns.
@@ -78,6 +78,7 @@ class PlainTable:
         spark: the version of Spark by whose rules the values are.
     """
 
+    store: Store
     folder: str
     protocol: Mapping[str, Any]
     metadata: Mapping[str, Any]
@@ -87,7 +88,10 @@ class PlainTable:
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         """Files of these rows; yields the action that adds each."""
-        put = partial(create, self.folder)
+
+        def put(name: str, data: pa.Buffer) -> None:
+            self.store.add(f"{self.folder}/{name}", data)
+
         return write(batches, self.schema, self.metadata, self.codec, self.spark, put)
 
 
@@ -196,23 +200,6 @@ def write(
                 "stats": json.dumps(_statistics(part.select(columns), part.num_rows)),
             }
             yield {"add": add}
-
-
-def create(folder: str, name: str, data: pa.Buffer) -> None:
-    """Put a file in place on a file system that is mounted here.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
-    path = f"{folder}/{name}"
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "xb") as file:
-            file.write(data)
-    except OSError as error:
-        raise StorageError(
-            f"could not write {path!r}: {error}; tables must lie where every executor can write"
-        ) from error
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:

@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -77,19 +76,11 @@ def short_table(
     Raises:
         StorageError: the file system refuses.
     """
-    local = files.mounted(path) if patient else None
-    if local is not None:
-        return _read(_local_bytes, local, columns, PATIENT_FEW, PATIENT_BYTES)
+    if patient and files.is_local(path):
+        return _read(files.read_bytes, path, columns, PATIENT_FEW, PATIENT_BYTES)
     if files.exists(log_file(path, FEW)) or files.exists(f"{path}/_delta_log/_last_checkpoint"):
         return None
     return _read(files.read_bytes, path, columns, FEW, MOST_BYTES)
-
-
-def _local_bytes(path: str) -> bytes | None:
-    try:
-        return Path(path.removeprefix("file:")).read_bytes()
-    except FileNotFoundError:
-        return None
 
 
 def _read(

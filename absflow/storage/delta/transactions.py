@@ -265,17 +265,17 @@ def _has_all(table: StructType, rows: StructType) -> bool:
 def _plain(
     spark: SparkSession, path: str, schema: pa.Schema, files: Files, snapshot: Any
 ) -> PlainTable | None:
-    folder = files.mounted(path)
+    place = files.for_workers(path)
     codec = str(spark.conf.get(_CODEC, "snappy")).lower()
     protocol, metadata = _described(snapshot)
     if (
-        folder is not None
+        place is not None
         and codec in data_files.CODECS
         and _has_all(_columns(metadata), from_arrow_schema(schema))
         and data_files.is_plain(schema, protocol, metadata)
         and spark.sparkContext._jsc.hadoopConfiguration().get(_ENCRYPTED) is None
     ):
-        return PlainTable(folder, protocol, metadata, schema, codec, spark.version)
+        return PlainTable(*place, protocol, metadata, schema, codec, spark.version)
     return None
 
 
@@ -291,7 +291,7 @@ def _by_driver(
         )
 
     def create(name: str, data: pa.Buffer) -> None:
-        files.create(f"{path}/{name}", data.to_pybytes())
+        files.add(f"{path}/{name}", data.to_pybytes())
 
     batches = table.to_batches()
     return list(data_files.write(batches, table.schema, metadata, "snappy", version, create))

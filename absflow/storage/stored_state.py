@@ -1,0 +1,152 @@
+"""The files of a stage's state on an object store, with a cache on the machine of the worker.
+
+The store has them all; the cache is what a worker has written or read lately, so a task that moves
+to another machine finds everything, and one that stays reads nothing twice. (Flink 2 keeps
+disaggregated state so: ForSt with its local cache.) A file is written into the cache, and from
+there to the store while the worker goes on; :meth:`StoredStateFiles.finish` waits for that.
+
+The cache lies in a directory of Spark's for this executor, which Spark removes with it, and is kept
+below a bound by dropping what was not used for longest. Files never change and their names are of
+their content, so nothing in it is ever out of date.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from absflow.storage.state_files import MountedStateFiles, gone, mapped
+from absflow.storage.stores.contract import Store
+
+__all__ = ["StoredStateFiles"]
+
+# Of each executor, for all of its workers and jobs; what is dropped is read again.
+CACHE_BYTES = 8 << 30
+_UPLOADS_AT_ONCE = 8
+
+
+@dataclass(slots=True)
+class _Open:
+    """What this process has begun of a place: a worker runs one task at a time."""
+
+    uploads: list[Future[None]] = field(default_factory=list)
+    deletions: list[str] = field(default_factory=list)
+    listed: set[str] = field(default_factory=set)
+    added: int = 0
+
+
+_open: dict[StoredStateFiles, _Open] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStateFiles:
+    """A directory of a store.
+
+    Attributes:
+        store: has the files.
+        directory: its path there.
+        max_inline: state of up to so many bytes is not put into a file.
+    """
+
+    store: Store
+    directory: str
+    max_inline: int
+
+    def read(self, name: str) -> tuple[Any, bool]:
+        """Of :class:`~absflow.columnar.piece_files.StateFiles`, as all of these."""
+        kept = f"{self._cache.directory}/{name}"
+        with suppress(FileNotFoundError):
+            found = mapped(kept)
+            os.utime(kept)
+            return found
+        path = f"{self.directory}/{name}"
+        data = self.store.read(path)
+        if data is None:
+            raise gone(path, "there is no such file")
+        self._state.added += len(data)
+        self._cache.write(name, [data], lambda: name)
+        return pa.py_buffer(data), True
+
+    def write(self, place: str, parts: Iterable[Any], name: Callable[[], str]) -> str:
+        """Into the cache, and on its way to the store."""
+        found = self._cache.write(place, parts, name)
+        # Mapped now: another worker may drop it from the cache.
+        data, _ = mapped(f"{self._cache.directory}/{found}")
+        self._state.added += len(data)
+        upload = _pool().submit(self.store.add, f"{self.directory}/{found}", data)
+        self._state.uploads.append(upload)
+        return found
+
+    def delete(self, name: str) -> None:
+        """Deleted by :meth:`finish`, with others."""
+        self._cache.delete(name)
+        self._state.deletions.append(f"{self.directory}/{name}")
+
+    def names(self, folder: str) -> list[str]:
+        """A listing is a request, so each process makes one of a folder; then nothing is there.
+
+        What is looked for has been left by a worker that was killed, so not by this one.
+        """
+        if folder in self._state.listed:
+            return []
+        self._state.listed.add(folder)
+        return self.store.names(f"{self.directory}/{folder}")
+
+    def finish(self) -> None:
+        """Wait for the uploads, then delete what is to go, in one request."""
+        state = self._state
+        uploads, state.uploads = state.uploads, []
+        failed = [error for upload in uploads if (error := upload.exception()) is not None]
+        if failed:
+            raise failed[0]
+        deletions, state.deletions = state.deletions, []
+        self.store.delete(deletions)
+        if state.added > CACHE_BYTES // 8:
+            state.added = 0
+            _drop_oldest(_cache_root())
+
+    @property
+    def _state(self) -> _Open:
+        return _open.setdefault(self, _Open())
+
+    @property
+    def _cache(self) -> MountedStateFiles:
+        own = hashlib.sha256(self.directory.encode()).hexdigest()[:16]
+        return MountedStateFiles(f"{_cache_root()}/{own}", 0)
+
+
+def _cache_root() -> str:
+    # Spark sets it for each Python worker, to the executor's own directories.
+    folders = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir())
+    return f"{folders.split(',')[0]}/absflow-state"
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_UPLOADS_AT_ONCE, thread_name_prefix="absflow-upload")
+
+
+def _drop_oldest(root: str) -> None:
+    """Drop what was not used for longest, until the cache is well below its bound."""
+    found = []
+    for path in Path(root).rglob("*"):
+        with suppress(FileNotFoundError):  # others delete, too
+            if path.is_file():
+                at = path.stat()
+                found.append((at.st_mtime_ns, at.st_size, path))
+    size = sum(size for _, size, _ in found)
+    for _, freed, path in sorted(found):
+        if size <= CACHE_BYTES // 2:
+            break
+        path.unlink(missing_ok=True)
+        size -= freed

@@ -1,0 +1,1 @@
+"""The kinds of storage: one interface, and an implementation for each kind."""

@@ -1,0 +1,195 @@
+"""S3, and what speaks it, by obstore: one request for each call, and no directories.
+
+The driver takes endpoint, region and keys from the conf that Hadoop's own client has
+(``spark.hadoop.fs.s3a.*``, for one bucket ``spark.hadoop.fs.s3a.bucket.NAME.*``), and hands them to
+the workers. Without keys there, each process asks where it runs: environment, web identity,
+container, instance.
+
+obstore is an extra; who imports this has it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import S3Store
+
+from absflow.errors import StorageError
+from absflow.storage.stores.contract import refused
+
+__all__ = ["ObjectStore", "object_store"]
+
+# A listing brings so many names at a time; as many are deleted by one request.
+_AT_ONCE = 1000
+# Larger files go up in parts of this size, several at a time.
+_PART_BYTES = 8 << 20
+_PARTS_AT_ONCE = 4
+# What Hadoop has for "wherever the region is".
+_CENTRAL = "s3.amazonaws.com"
+_REGION = re.compile(r"\bs3[.-]([a-z]{2,}-[a-z-]+-\d)\.amazonaws\.com")
+_ENCRYPTION = {"": "", "SSE-S3": "AES256", "SSE-KMS": "aws:kms"}
+# Where Hadoop's client looks for keys, and this one does as well.
+_PROVIDERS = {
+    "SimpleAWSCredentialsProvider",
+    "TemporaryAWSCredentialsProvider",
+    "EnvironmentVariableCredentialsProvider",
+    "IAMInstanceCredentialsProvider",
+    "InstanceProfileCredentialsProvider",
+    "ContainerCredentialsProvider",
+    "WebIdentityTokenFileCredentialsProvider",
+    "DefaultCredentialsProvider",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStore:
+    """A bucket.
+
+    Attributes:
+        bucket: its URI, with the scheme that the paths have.
+        options: of obstore, in order; there may be a secret among them.
+    """
+
+    bucket: str
+    options: tuple[tuple[str, str], ...] = field(repr=False)
+
+    def read(self, path: str) -> bytes | None:
+        """Of :class:`~absflow.storage.stores.contract.Store`, as all of these."""
+        try:
+            return obstore.get(_client(self), self._key(path)).bytes().to_bytes()
+        except FileNotFoundError:
+            return None
+        except (BaseError, OSError) as error:
+            raise _refused("read", path, error) from error
+
+    def write(self, path: str, data: Any) -> None:
+        """A PUT; of a large file one for each part, and it is there once all of them are."""
+        self._put("write", path, data, "overwrite")
+
+    def add(self, path: str, data: Any) -> None:
+        """As :meth:`write`, so never a part of it."""
+        self._put("write", path, data, "overwrite")
+
+    def create(self, path: str, data: bytes) -> bool:
+        """A PUT on the condition that there is none."""
+        try:
+            self._put("create", path, data, "create")
+        except StorageError as error:
+            if isinstance(error.__cause__, AlreadyExistsError):
+                return self.read(path) == data
+            raise
+        return True
+
+    def exists(self, path: str) -> bool:
+        """A HEAD, and for a directory a listing of one name."""
+        try:
+            obstore.head(_client(self), self._key(path))
+        except FileNotFoundError:
+            return bool(self.names(path))
+        except (BaseError, OSError) as error:
+            raise _refused("look for", path, error) from error
+        return True
+
+    def names(self, folder: str) -> list[str]:
+        """One listing for each thousand names."""
+        key = self._key(folder)
+        try:
+            found = obstore.list_with_delimiter(_client(self), key)
+        except (BaseError, OSError) as error:
+            raise _refused("list", folder, error) from error
+        paths = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
+        # Hadoop marks an empty directory by an object that is named as itself.
+        return sorted({path.rpartition("/")[2] for path in paths if path != key})
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """One request for each thousand."""
+        for start in range(0, len(paths), _AT_ONCE):
+            self._delete(
+                [self._key(path) for path in paths[start : start + _AT_ONCE]], paths[start]
+            )
+
+    def _delete(self, keys: Sequence[str], path: str) -> None:
+        try:
+            if keys:
+                obstore.delete(_client(self), keys)
+        except FileNotFoundError:
+            return
+        except (BaseError, OSError) as error:
+            raise _refused("delete", path, error) from error
+
+    def _put(self, verb: str, path: str, data: Any, mode: Any) -> None:
+        view = memoryview(data).cast("B")  # Arrow's buffers are of signed bytes
+        try:
+            obstore.put(
+                _client(self),
+                self._key(path),
+                view,
+                mode=mode,
+                use_multipart=len(view) > 2 * _PART_BYTES,
+                chunk_size=_PART_BYTES,
+                max_concurrency=_PARTS_AT_ONCE,
+            )
+        except (BaseError, OSError) as error:
+            raise _refused(verb, path, error) from error
+
+    def _key(self, path: str) -> str:
+        return path.removeprefix(f"{self.bucket}/")
+
+
+def object_store(bucket: str, option: Callable[[str], str | None]) -> ObjectStore | None:
+    """The store of a bucket.
+
+    Args:
+        bucket: its URI.
+        option: the value of an option of Hadoop's client (without ``fs.s3a.``) for it, or None.
+
+    Returns:
+        None if an option asks for what only Hadoop's client can do.
+    """
+    asked = re.split(r"[\s,]+", option("aws.credentials.provider") or "")
+    providers = {name.rpartition(".")[2] for name in asked} - {""}
+    encryption = option("encryption.algorithm") or ""
+    if not providers <= _PROVIDERS or encryption not in _ENCRYPTION:
+        return None
+    path_style = (option("path.style.access") or "false").lower() == "true"
+    endpoint = option("endpoint") or ""
+    region = _REGION.search(endpoint)
+    if endpoint in ("", _CENTRAL):
+        endpoint = ""
+    elif "://" not in endpoint:
+        plain = (option("connection.ssl.enabled") or "true").lower() == "false"
+        endpoint = f"{'http' if plain else 'https'}://{endpoint}"
+    if endpoint and not path_style:
+        scheme, _, host = endpoint.partition("://")
+        endpoint = f"{scheme}://{bucket.partition('://')[2]}.{host}"
+    options = {
+        "endpoint": endpoint,
+        "region": option("endpoint.region") or (region[1] if region else ""),
+        "access_key_id": option("access.key") or "",
+        "secret_access_key": option("secret.key") or "",
+        "session_token": option("session.token") or "",
+        "server_side_encryption": _ENCRYPTION[encryption],
+        "sse_kms_key_id": option("encryption.key") or "" if encryption == "SSE-KMS" else "",
+        "virtual_hosted_style_request": "true" if endpoint and not path_style else "",
+    }
+    return ObjectStore(bucket, tuple((name, value) for name, value in options.items() if value))
+
+
+def _refused(verb: str, path: str, error: Exception) -> StorageError:
+    # What follows the first line is for those who work on the client.
+    return refused(verb, path, str(error).partition("\n")[0])
+
+
+@lru_cache(maxsize=64)
+def _client(store: ObjectStore) -> Any:
+    """One for each process, for connections and threads are behind it."""
+    options: Any = dict(store.options)
+    plain = options.get("endpoint", "").startswith("http://")
+    name = store.bucket.partition("://")[2]
+    return S3Store(name, config=options, client_options={"allow_http": plain})

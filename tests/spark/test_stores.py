@@ -1,0 +1,228 @@
+"""What every kind of storage must do: one contract, and each implementation of it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from s3_server import S3Server, s3_server
+
+from absflow.errors import StorageError
+from absflow.storage.stores.contract import Store
+from absflow.storage.stores.hadoop import HadoopStore
+from absflow.storage.stores.mounted import MountedStore
+from absflow.storage.stores.objects import ObjectStore, object_store
+
+pytestmark = pytest.mark.spark
+
+KINDS = ["mounted", "s3", "hadoop"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A storage, and a folder of it that is empty."""
+
+    store: Store
+    folder: str
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+def options(server: S3Server) -> Callable[[str], str | None]:
+    """What Hadoop's client would find in its conf."""
+    conf = server.conf()
+    return lambda name: conf.get(f"spark.hadoop.fs.s3a.{name}")
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "mounted":
+        return Place(MountedStore(), f"file:{tmp_path}/below")
+    if request.param == "hadoop":
+        spark: SparkSession = request.getfixturevalue("spark")
+        return Place(HadoopStore(spark), f"file:{tmp_path}/below")
+    server: S3Server = request.getfixturevalue("server")
+    bucket = server.bucket(f"test-{abs(hash(tmp_path))}")
+    store = object_store(bucket, options(server))
+    assert store is not None
+    return Place(store, f"{bucket}/some/folder")
+
+
+NAMES = st.text(st.sampled_from("ab1._ =,%ä&+"), min_size=1, max_size=6).filter(
+    lambda name: name.strip(".") and not name.endswith(".crc") and name == name.strip()
+)
+CALLS = st.lists(
+    st.tuples(st.sampled_from(["write", "create", "delete"]), NAMES, st.binary(max_size=40)),
+    max_size=12,
+)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(calls=CALLS, number=st.uuids())
+def test_a_storage_is_as_a_dictionary_of_whole_files(
+    place: Place, calls: list[tuple[str, str, bytes]], number: object
+) -> None:
+    """Whatever is written, created and deleted, in any order and under any name."""
+    store, folder, due = place.store, f"{place.folder}/{number}", dict[str, bytes]()
+    for call, name, data in calls:
+        path = f"{folder}/{name}"
+        if call == "write":
+            store.write(path, data)
+            due[name] = data
+        elif call == "create":
+            assert store.create(path, data) == (due.setdefault(name, data) == data)
+        else:
+            store.delete([path, f"{folder}/nothing"])
+            due.pop(name, None)
+        assert store.read(path) == due.get(name)
+        assert store.exists(path) == (name in due)
+    assert store.names(folder) == sorted(due)
+    store.delete([f"{folder}/{name}" for name in due])
+    assert store.names(folder) == []
+
+
+@pytest.mark.parametrize("place", ["mounted", "s3"], indirect=True)
+def test_of_many_that_create_one_file_one_has_it(place: Place) -> None:
+    """The file is that one's, whole; and it has it still if it asks again.
+
+    By Hadoop it is as the file system has it: that of local files looks first, then writes.
+    """
+    path, count = f"{place.folder}/claim", 6
+    texts = [f"driver {number} {'x' * 1000}".encode() for number in range(count)]
+    with ThreadPoolExecutor(count) as pool:
+        answers = list(pool.map(lambda text: place.store.create(path, text), texts))
+    (winner,) = [text for text, mine in zip(texts, answers, strict=True) if mine]
+    assert place.store.read(path) == winner
+    assert place.store.create(path, winner)
+    assert not place.store.create(path, b"another")
+    assert place.store.read(path) == winner
+
+
+def test_folders_have_the_names_of_what_is_in_them(place: Place) -> None:
+    """Files and folders, hidden ones too; not what is deeper."""
+    store, folder = place.store, place.folder
+    assert (store.names(folder), store.exists(folder), store.read(folder)) == ([], False, None)
+    for name in ("a", "p=1/b", "p=1/c", ".hidden", "_log/0.json"):
+        store.add(f"{folder}/{name}", b"x")
+    assert store.names(folder) == [".hidden", "_log", "a", "p=1"]
+    assert store.names(f"{folder}/p=1") == ["b", "c"]
+    assert store.exists(f"{folder}/p=1")
+    assert not store.exists(f"{folder}/p")
+    assert store.read(f"{folder}/a/b") is None
+
+
+@pytest.mark.parametrize("size", [0, 1, (8 << 20) + 1, 20 << 20])
+def test_files_of_any_size_come_back_as_they_were(place: Place, size: int) -> None:
+    """Large ones go up in parts."""
+    data = bytes(range(256)) * (size // 256 + 1)
+    place.store.write(f"{place.folder}/file", memoryview(data)[:size])
+    assert place.store.read(f"{place.folder}/file") == data[:size]
+    place.store.add(f"{place.folder}/added", pa.py_buffer(data).slice(0, size))
+    assert place.store.read(f"{place.folder}/added") == data[:size]
+
+
+def test_many_are_deleted_at_once(place: Place) -> None:
+    """Those that are not there are gone already."""
+    paths = [f"{place.folder}/{number}" for number in range(1100)]
+    for path in paths[::50]:
+        place.store.add(path, b"x")
+    place.store.delete(paths)
+    assert place.store.names(place.folder) == []
+
+
+def test_a_bucket_costs_a_request_for_each_call(server: S3Server) -> None:
+    """No HEAD in front of a GET or behind a PUT, and a thousand deletions are one."""
+    store = object_store(server.bucket("counted"), options(server))
+    assert store is not None
+    server.counts()
+    store.write("s3a://counted/a/b", b"x")
+    store.add("s3a://counted/a/c", b"x")
+    store.create("s3a://counted/a/d", b"x")
+    store.read("s3a://counted/a/b")
+    store.read("s3a://counted/a/none")
+    store.names("s3a://counted/a")
+    store.delete([f"s3a://counted/a/{name}" for name in "bcd"])
+    found: dict[str, int] = {}
+    for (method, _), count in server.counts().items():
+        found[method] = found.get(method, 0) + count
+    assert found == {"PUT": 3, "GET": 2, "LIST": 1, "POST": 1}
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_busy_server_is_asked_again(server: S3Server, after: bool) -> None:
+    """Also if it had done what it was asked and its answer was lost; a claim stays one's own."""
+    store = object_store(server.bucket(f"busy-{after}".lower()), options(server))
+    assert store is not None
+    folder = f"{store.bucket}/x"
+    server.failed()
+    for method, call in (
+        ("PUT", lambda: store.write(f"{folder}/file", b"text")),
+        ("PUT", lambda: store.create(f"{folder}/claim", b"mine")),
+        ("GET", lambda: store.read(f"{folder}/file")),
+        ("LIST", lambda: store.names(folder)),
+    ):
+        server.fail(method, "/x", 2, after)
+        assert call() in (None, True, b"text", ["claim", "file"])
+    assert server.failed() == 8
+    assert not store.create(f"{folder}/claim", b"another")
+
+
+def test_a_bucket_that_is_not_there_is_named(server: S3Server) -> None:
+    """With the path, and what to do; the keys are in no error and no text."""
+    conf = options(server)
+    store = object_store("s3a://nowhere-at-all", conf)
+    assert store is not None
+    with pytest.raises(StorageError, match=r"could not write 's3a://nowhere-at-all/a'.*must name"):
+        store.write("s3a://nowhere-at-all/a", b"x")
+    assert str(conf("secret.key")) not in repr(store)
+    assert pickle.loads(pickle.dumps(store)) == store
+
+
+def test_the_conf_of_hadoops_client_is_taken_over() -> None:
+    """Endpoint, region, keys and encryption; what only Hadoop can do is left to it."""
+
+    def made(**given: str) -> ObjectStore | None:
+        named = {name.replace("_", "."): value for name, value in given.items()}
+        return object_store("s3a://some", named.get)
+
+    def of(**given: str) -> dict[str, str]:
+        store = made(**given)
+        assert store is not None
+        return dict(store.options)
+
+    assert of() == {}
+    assert of(endpoint="s3.eu-central-1.amazonaws.com") == {
+        "endpoint": "https://some.s3.eu-central-1.amazonaws.com",
+        "region": "eu-central-1",
+        "virtual_hosted_style_request": "true",
+    }
+    assert of(endpoint="10.0.0.1:9000", path_style_access="true", connection_ssl_enabled="false")[
+        "endpoint"
+    ] == ("http://10.0.0.1:9000")
+    keys = of(access_key="a", secret_key="b", session_token="c", endpoint_region="eu-west-1")
+    assert keys == {
+        "region": "eu-west-1",
+        "access_key_id": "a",
+        "secret_access_key": "b",
+        "session_token": "c",
+    }
+    assert of(encryption_algorithm="SSE-KMS", encryption_key="k") == {
+        "server_side_encryption": "aws:kms",
+        "sse_kms_key_id": "k",
+    }
+    assert made(encryption_algorithm="CSE-KMS") is None
+    assert made(aws_credentials_provider="org.example.OurProvider") is None
+    default = "org.x.TemporaryAWSCredentialsProvider,\n  org.x.IAMInstanceCredentialsProvider"
+    assert made(aws_credentials_provider=default) is not None
