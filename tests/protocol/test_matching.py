@@ -205,12 +205,12 @@ def test_a_renamed_source_goes_on_where_it_was():
     taken = manifest(CHAIN)
     left, tally = taken.stages
     source = SourceTime(0, {"0": 70})
-    time = EventTime(StageTime({"a": InputTime(70)}), {"a": source})
+    time = EventTime(StageTime({"a": InputTime(70)}), {"a": source}, {"a": {"0": 9}})
     left = replace(left, report=replace(left.report, time=time))
     taken = replace(taken, stages=(left, tally))
     found = fit(taken, CHAIN, graph, Declared({"b": "a"})).stages[0].time
     assert found is not None
-    assert (found.sources, dict(found.stage.inputs)) == ({"b": source}, {"b": InputTime(70)})
+    assert found == EventTime(StageTime({"b": InputTime(70)}), {"b": source}, {"b": {"0": 9}})
 
 
 def test_a_source_in_the_place_of_another_begins_where_its_options_say():

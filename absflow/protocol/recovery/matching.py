@@ -186,14 +186,16 @@ class _Fitting:
         if time is None:
             return None
         read, known = _sources(self.before), time.stage.inputs
-        inputs, sources = {}, {}
+        inputs, sources, quiet = {}, {}, {}
         for name, _, root, _ in described["inputs"]:
             old = self._source(name, read) if root else self.declared.renamed.get(name, name)
             if old in known:
                 inputs[name] = known[old]
             if old in time.sources:
                 sources[name] = time.sources[old]
-        return replace(time, stage=replace(time.stage, inputs=inputs), sources=sources)
+            if old in time.quiet_ms:
+                quiet[name] = time.quiet_ms[old]
+        return EventTime(replace(time.stage, inputs=inputs), sources, quiet)
 
     def _in_flight(
         self, title: str, reported: StageManifest, old: Described, new: Described
