@@ -15,8 +15,10 @@ is no lock, a write in that window is harmless, for other reasons:
   the newer replays the batch from the same offsets;
 - Spark's own offset log takes each batch from one of the two; the other's query fails.
 
-Not closed: a foreach-batch function of the user's (it is at least once anyway), and a file system
-without put-if-absent, where Delta itself may lose a commit.
+Not closed: a foreach-batch function of the user's (it is at least once anyway), and a store where
+Delta does not put a commit on the condition that there is none. S3 is one: its log store looks, and
+then writes, so of two drivers that write in that very moment one may overwrite a commit of the
+other, as may one that was stopped in it and woken (docs/internals/decisions, on commits on S3).
 """
 
 from __future__ import annotations

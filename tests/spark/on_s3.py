@@ -33,9 +33,15 @@ def class_path(folder: Path) -> str:
 
 
 def started(
-    root: Path, bucket: str, server: S3Server, jars: str, more: Mapping[str, str] | None = None
+    root: Path,
+    bucket: str,
+    server: S3Server,
+    jars: str,
+    more: Mapping[str, str] | None = None,
+    *,
+    name: str = "log",
 ) -> subprocess.Popen[bytes]:
-    """The job in a process of its own, which prints into ``root/log``.
+    """The job in a process of its own, which prints into a file of ``root``.
 
     Args:
         root: where its input is.
@@ -43,13 +49,14 @@ def started(
         server: of the bucket.
         jars: of :func:`class_path`.
         more: Spark conf.
+        name: of the file.
     """
     here = Path(__file__)
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(here.parent)}
     environment |= {"PYSPARK_PYTHON": sys.executable}
     conf = {**server.conf(), "spark.driver.extraClassPath": jars, **(more or {})}
     words = [f"{name}={value}" for name, value in conf.items()]
-    with (root / "log").open("a") as log:
+    with (root / name).open("a") as log:
         return subprocess.Popen(
             [sys.executable, str(here), str(root), bucket, *words],
             env=environment,

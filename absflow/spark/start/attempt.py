@@ -1,6 +1,6 @@
 """What happens before any query of a job runs: the steps of a start, in their order.
 
-1. what the workers have is checked, and whether the storage root can be written;
+1. what the workers have is checked, and whether they and the driver can write the storage root;
 2. the lock of the storage root is taken (:mod:`absflow.facts.lock`); nothing is read before;
 3. what to do is decided from the facts (:mod:`absflow.spark.start.decision`), or refused;
 4. the sinks are prepared;
@@ -51,6 +51,7 @@ from absflow.spark.start.restore_run import bring_state, put_sinks_back
 from absflow.spark.start.row_order import RowOrder, row_order_conf, row_order_now
 from absflow.spark.start.sink_columns import check_table
 from absflow.spark.worker.installed import check_workers
+from absflow.spark.worker.probe import check_shared
 from absflow.storage import clock, state_history
 from absflow.storage.delta import tables, transactions
 from absflow.storage.layout import Layout
@@ -115,6 +116,7 @@ def prepare_attempt(root: StorageRoot, job: JobSpec) -> PreparedAttempt:
     """
     check_workers(root.spark)
     root.files.check_writable(job.settings.storage_path)
+    check_shared(root.spark, root.files, root.layout.root)
     lock = hold(root.layout.root, lambda: decide_start(root, job))
     try:
         decision = decide_start(root, job)

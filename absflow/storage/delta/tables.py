@@ -80,7 +80,7 @@ def create(
     partition_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> None:
-    """Create an empty table at ``path``, unless there is one.
+    """Create an empty table at ``path``, unless there is one, or another driver is faster.
 
     Args:
         spark: the session.
@@ -104,6 +104,8 @@ def create(
     try:
         builder.execute()
     except (PySparkException, Py4JError) as error:
+        if exists(files, path):
+            return  # another driver that starts now was faster
         raise StorageError(
             f"could not create table {path!r}: {error}; its directory must be empty or hold this "
             'very table, and neither ` nor " be in its path'

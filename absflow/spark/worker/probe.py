@@ -1,0 +1,79 @@
+"""Whether workers and driver see the same storage root, asked before anything of a job runs."""
+
+from __future__ import annotations
+
+import platform
+import uuid
+from collections.abc import Iterable, Iterator
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from absflow.errors import StorageError
+from absflow.storage.files import Files
+from absflow.storage.stores.contract import Store
+
+__all__ = ["check_shared", "unseen"]
+
+
+def check_shared(spark: SparkSession, files: Files, root: str) -> None:
+    """See that each executor reads what the driver writes below ``root``, and the other way round.
+
+    Costs nothing where the workers are on the driver's machine, else a small job of Spark.
+
+    Raises:
+        StorageError: naming the machines that do not.
+    """
+    context = spark.sparkContext
+    place = files.for_workers(root)
+    if place is None or str(context.master).startswith("local"):
+        return
+    if problems := unseen(context, *place):
+        raise StorageError(
+            f"the storage root {root!r} is not the same place for all: {'; '.join(problems)}. "
+            "spark.absflow.storage.path must name a directory that is mounted on every machine "
+            "with the same path, or an object store"
+        )
+
+
+def unseen(context: SparkContext, store: Store, root: str) -> list[str]:
+    """Who does not see what others write, in words; as many looks as cores, so no worker is missed.
+
+    Args:
+        context: starts the job.
+        store: of the storage root.
+        root: its path there.
+
+    Raises:
+        StorageError: no worker answers, or one cannot write.
+    """
+    probe = f"{root}/.absflow-probe-{uuid.uuid4().hex}"
+    looks = max(1, context.defaultParallelism)
+
+    def look(numbers: Iterable[int]) -> Iterator[tuple[int, str, bool]]:
+        for number in numbers:
+            sees = store.read(f"{probe}-driver") is not None
+            if sees:  # else a file would be left where nobody looks
+                store.add(f"{probe}-{number}", b"a worker")
+            yield number, platform.node(), sees
+
+    store.write(f"{probe}-driver", b"the driver")
+    try:
+        found = context.parallelize(range(looks), looks).mapPartitions(look).collect()
+        blind = {f"workers on {name} do not see the driver's file" for _, name, s in found if not s}
+        written = [(n, name) for n, name, sees in found if sees]
+        mute = {
+            f"the driver does not see the file of a worker on {name}"
+            for n, name in written
+            if store.read(f"{probe}-{n}") is None
+        }
+    except StorageError:
+        raise
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line and not line.startswith("\tat ")]
+        raise StorageError(
+            f"workers could not look at {root!r}: {lines[-1] if lines else error}"
+        ) from error
+    finally:
+        store.delete([f"{probe}-driver", *(f"{probe}-{n}" for n in range(looks))])
+    return sorted(blind | mute)
