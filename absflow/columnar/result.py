@@ -276,7 +276,8 @@ def _check_timestamps(times: Any, what: str) -> None:
     if len(column) and not (pa.types.is_timestamp(column.type) or pa.types.is_null(column.type)):
         raise Misfit(
             f'{what} has a column "time" of type {column.type}, but a timestamp is expected '
-            "(without a zone it is UTC); convert it, say with pandas.to_datetime"
+            "(without a zone it is UTC); convert it, as by "
+            'pandas.to_datetime(..., unit="ms", utc=True)'
         )
 
 

@@ -82,7 +82,7 @@ class KeyTimers:
         self._of_call.delete(time, name, domain)
 
     def waiting(self) -> list[Timer]:
-        """Those that wait, by domain, time and name; the one that fires is none of them."""
+        """Those that wait, in the order of domain, time and name; not the one that fires."""
         return self._of_call.waiting()
 
 

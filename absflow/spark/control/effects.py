@@ -236,7 +236,7 @@ class CoordinatorEffects:
         self.completed_count += 1
         _LOG.info("%s", completed_line(manifest, clock.now_ms()))
         if late := late_line(manifest):
-            _LOG.warning("%s; tables late/SOURCE have them, if a source says no other", late)
+            _LOG.warning('%s; those of sources with late="table" are in late/SOURCE', late)
         self.on_completed(manifest)
         if manifest.request:
             self._answer(manifest.request, checkpoint_id)
