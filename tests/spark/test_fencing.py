@@ -33,10 +33,10 @@ from absflow.storage.delta.log import Commit, newest_version, parse_commit
 from absflow.storage.files import Files
 from absflow.storage.root import StorageRoot
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 FILES = 18
-PATIENCE_S = 120
+PATIENCE_S = 300
 # So slow that it is far from its end when others have started.
 SLOW = "trigger.interval=4s"
 
