@@ -13,7 +13,7 @@ from absflow.columnar.expiry import Expiry
 from absflow.errors import GraphError
 from absflow.graph.nodes import Graph
 from absflow.protocol.coordinator.messages import RootInput, Topology
-from absflow.protocol.recovery.matching import columns_changed
+from absflow.protocol.recovery.columns import columns_changed
 
 __all__ = ["_text", "check_unchanged", "describe", "fingerprint", "topology"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from absflow.columnar.expiry import TOUCHED
 from absflow.protocol.checkpoints import TERMINAL, FailureReason, StageColumns
 from absflow.protocol.lineage import SPAN
-from absflow.protocol.recovery.matching import widens
+from absflow.protocol.recovery.columns import widens
 from absflow.storage.sql import each, literal, quoted
 
 if TYPE_CHECKING:

@@ -42,13 +42,14 @@ def test_the_same_graph_fits():
     assert matched.positions == {"a": "a at 3"}
 
 
-def in_flight(graph, rows=3, **declared):
-    """What a checkpoint of the chain with rows in flight to `tally` means for a graph."""
-    taken = manifest(CHAIN)
-    state = ChannelState("tally", "left", 1, "-", 2, 0, (), rows, 100)
+def in_flight(graph, rows=3, before=CHAIN, **declared):
+    """What a checkpoint of a chain with rows in flight to its second stage means for a graph."""
+    taken = manifest(before)
     left, tally = taken.stages
+    sender, receiver = before
+    state = ChannelState(receiver, sender, 1, "-", 2, 0, (), rows, 100)
     taken = replace(taken, stages=(left, replace(tally, in_flight=(state,))))
-    return fit(taken, CHAIN, graph, Declared(**declared)), state
+    return fit(taken, before, graph, Declared(**declared)), state
 
 
 def test_rows_in_flight_are_taken_along():
@@ -60,6 +61,22 @@ def test_rows_in_flight_are_taken_along():
     matched, state = in_flight(renamed, renamed={"west": "left", "sum": "tally"})
     assert matched.problems == ()
     assert matched.stages[1].in_flight == (("west", state),)
+    # A checkpoint of after the renaming, with the code that still declares it.
+    matched, state = in_flight(renamed, before=renamed, renamed={"west": "left", "sum": "tally"})
+    assert matched.problems == ()
+    assert matched.stages[1].in_flight == (("west", state),)
+
+
+def test_event_time_of_an_input_is_that_of_its_stage_also_after_a_renaming():
+    """The checkpoint has the name of now, and the code still declares the earlier one."""
+    renamed = {"west": stage(), "sum": stage("g int64", inputs=("west",))}
+    taken = manifest(renamed)
+    west, total = taken.stages
+    time = EventTime(StageTime({"west": InputTime(70)}))
+    total = replace(total, report=replace(total.report, time=time))
+    taken = replace(taken, stages=(west, total))
+    declared = Declared({"west": "left", "sum": "tally"})
+    assert fit(taken, renamed, renamed, declared).stages[1].time == time
 
 
 def test_rows_in_flight_need_the_input_that_they_were_on_their_way_to():

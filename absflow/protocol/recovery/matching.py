@@ -5,23 +5,15 @@ Rules of this file: plain functions over manifests and descriptions.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from absflow.protocol.checkpoints import ChannelState, Manifest, SetDigest, StageManifest
 from absflow.protocol.event_time import EventTime
+from absflow.protocol.recovery.columns import columns_changed, widens
 
-__all__ = ["Declared", "Fit", "StageFit", "columns_changed", "fit", "table_of", "widens"]
-
-# What is lost by neither a cast nor a hash; the order within a row is from narrow to wide.
-_WIDER = (
-    ("int8", "int16", "int32", "int64"),
-    ("int8", "int16", "int32", "double"),
-    ("int8", "int16", "float", "double"),
-)
-_DECIMAL = re.compile(r"decimal128\((\d+), (\d+)\)")
+__all__ = ["Declared", "Fit", "StageFit", "fit", "table_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +104,8 @@ def fit(manifest: Manifest, before: Described, now: Described, declared: Declare
     stages = tuple(fitting.stage(name, described) for name, described in now.items())
     for name in before:
         fitting.dropped(name)
-    there, sources = fitting.positions(), fitting.sources(now)
+    there = fitting.positions()
+    sources = fitting.sources(now, there)
     positions = {name: there[old] for name, old in sources.items()}
     return Fit(stages, positions, sources, tuple(fitting.differences), tuple(fitting.problems))
 
@@ -130,9 +123,7 @@ class _Fitting:
 
     def stage(self, name: str, described: Described) -> StageFit:
         """How the stage ``name`` gets its state."""
-        source = self.declared.renamed.get(name, name)
-        if source not in self.before and name in self.before:
-            source = name  # the checkpoint is of after the renaming
+        source = self._then(name, self.before)
         if source != name and source not in self.before:
             self.problems.append(
                 f"stage {name!r} is declared as renamed from {source!r}, but the checkpoint has "
@@ -188,7 +179,7 @@ class _Fitting:
         read, known = _sources(self.before), time.stage.inputs
         inputs, sources, quiet = {}, {}, {}
         for name, _, root, _ in described["inputs"]:
-            old = self._source(name, read) if root else self.declared.renamed.get(name, name)
+            old = self._then(name, read if root else self.before)
             if old in known:
                 inputs[name] = known[old]
             if old in time.sources:
@@ -203,7 +194,7 @@ class _Fitting:
         """Rows that the checkpoint has overtaken need the input that they were on their way to."""
         columns = {name: text for name, text, root, _ in old["inputs"] if not root}
         now = {
-            self.declared.renamed.get(name, name): (name, text)
+            self._then(name, self.before): (name, text)
             for name, text, root, _ in new["inputs"]
             if not root
         }
@@ -291,36 +282,46 @@ class _Fitting:
             for source, position in stage.report.positions.items()
         }
 
-    def sources(self, now: Described) -> dict[str, str]:
+    def sources(self, now: Described, there: Mapping[str, str]) -> dict[str, str]:
         """What each source that goes on was called; says what else has become of sources."""
-        read, wanted, there = _sources(self.before), _sources(now), self.positions()
-        then: dict[str, str] = {}
+        read, wanted = _sources(self.before), _sources(now)
+        taken: dict[str, str] = {}
         new = []
         for name, format_ in wanted.items():
-            old = self._source(name, read)
-            if old in then.values():
-                same = next(n for n, taken in then.items() if taken == old)
-                self.problems.append(f"sources {same!r} and {name!r} both go on from {old!r}")
+            old = self._then(name, read)
+            if old in taken:
+                self.problems.append(f"sources {taken[old]!r} and {name!r} both go on from {old!r}")
             elif old in there:
-                then[name] = old
-                if old != name:
-                    self.differences.append(f"source {old!r} is now {name!r}")
-                if read.get(old, format_) != format_:
-                    self.problems.append(
-                        f"source {name!r} was {read[old]}, is {format_}, and a position of the one "
-                        "says nothing about the other; give the new source another name, and let "
-                        "it begin by its own options where the old one ends"
-                    )
-            elif old != name:
+                taken[old] = name
+                self._goes_on(name, old, read.get(old, format_), format_)
+            elif old == name:
+                new.append(name)
+            else:
                 self.problems.append(
                     f"source {name!r} is declared as renamed from {old!r}, but the checkpoint has "
                     f"{sorted(there)}"
                 )
-            else:
-                new.append(name)
-                self.differences.append(f"source {name!r} is new: it begins where its options say")
-        gone = [name for name in read if name not in {*wanted, *then.values()}]
-        self.differences.extend(f"source {name!r} is no longer read" for name in gone)
+        gone = [name for name in read if name not in wanted and name not in taken]
+        self._new_and_gone(new, gone)
+        return {name: old for old, name in taken.items()}
+
+    def _goes_on(self, name: str, old: str, was: str, is_: str) -> None:
+        """Say how a source that goes on differs, which was ``old`` and of another format."""
+        if old != name:
+            self.differences.append(f"source {old!r} is now {name!r}")
+        if was != is_:
+            self.problems.append(
+                f"source {name!r} was {was}, is {is_}, and a position of the one says nothing "
+                "about the other; give the new source another name, and let it begin by its own "
+                "options where the old one ends"
+            )
+
+    def _new_and_gone(self, new: Sequence[str], gone: Sequence[str]) -> None:
+        """Say which sources are new or no longer read; both at once may be a renaming."""
+        self.differences += [
+            *(f"source {name!r} is new: it begins where its options say" for name in new),
+            *(f"source {name!r} is no longer read" for name in gone),
+        ]
         if new and gone and not self.declared.allow_dropped:
             self.problems.append(
                 f"source {gone[0]!r} is no longer read, and {new[0]!r} is new: if it is the same "
@@ -328,46 +329,16 @@ class _Fitting:
                 f"renamed_from={gone[0]!r})), and if it is another, set "
                 "spark.absflow.restore.allow-dropped-state to true"
             )
-        return then
 
-    def _source(self, name: str, read: Mapping[str, str]) -> str:
-        """What a source was called; by its own name, if the checkpoint is of after a renaming."""
-        old = self.declared.renamed.get(name, name)
-        return name if old not in read and name in read else old
+    def _then(self, name: str, there: Container[str]) -> str:
+        """What a stage or source was called in the checkpoint, which has ``there``."""
+        earlier = self.declared.renamed.get(name, name)
+        # Also a checkpoint of after the renaming is restored with the code that declares it.
+        return name if earlier not in there and name in there else earlier
 
 
 def _columns(described: Sequence[Sequence[str]]) -> str:
     return ", ".join(f"{name} {type_}" for name, type_ in described) or "none"
-
-
-def columns_changed(
-    what: str, old: Sequence[Sequence[str]], new: Sequence[Sequence[str]]
-) -> Iterator[str]:
-    """How columns differ, one by one, in words; of their order nothing is said.
-
-    Args:
-        what: what a column of them is called.
-        old: names and types then.
-        new: names and types now.
-    """
-    was, now = ({column: type_ for column, type_ in columns} for columns in (old, new))
-    for column, type_ in now.items():
-        if column not in was:
-            yield f"{what} {column!r} ({type_}) is added"
-        elif was[column] != type_:
-            yield f"{what} {column!r} was {was[column]}, is {type_}"
-    yield from (f"{what} {column!r} is dropped" for column in was if column not in now)
-
-
-def widens(old: str, new: str) -> bool:
-    """Whether the Arrow type ``new`` holds every value of ``old``, another one."""
-    if any(old in row and new in row and row.index(old) < row.index(new) for row in _WIDER):
-        return True
-    was, is_ = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
-    if not (was and is_):
-        return False
-    (digits, scale), (more, scale_now) = (tuple(map(int, m.groups())) for m in (was, is_))
-    return scale_now >= scale and more - scale_now >= digits - scale
 
 
 def _sources(described: Described) -> dict[str, str]:

@@ -16,7 +16,7 @@ from absflow.columnar.timers import TIMER_COLUMNS
 from absflow.errors import StateError
 from absflow.facts.stages import find_stage
 from absflow.protocol.checkpoints import StageColumns
-from absflow.protocol.recovery import matching
+from absflow.protocol.recovery.columns import widens
 from absflow.spark.model import JobSpec
 from absflow.storage.sql import quoted
 
@@ -99,7 +99,7 @@ def fits(seen: DataType, due: DataType) -> bool:
     if not (isinstance(seen, NumericType) and isinstance(due, NumericType)):
         return False
     was, is_ = (str(to_arrow_type(type_)) for type_ in (seen, due))
-    return matching.widens(was, is_)
+    return widens(was, is_)
 
 
 def check_keys(spec: StageSpec, frame: DataFrame) -> int:
