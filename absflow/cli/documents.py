@@ -15,7 +15,7 @@ from absflow.cli.records import DeletionRecord, RetentionRecord, StateRecord
 from absflow.facts.listing import HistoryRecord
 from absflow.facts.records import CheckpointRecord, stage_row
 from absflow.facts.stages import sentence_of
-from absflow.protocol.checkpoints import StageManifest, Status
+from absflow.protocol.checkpoints import StageManifest, Status, own_reports
 from absflow.protocol.retention.failures import Failure
 from absflow.protocol.retention.inventory import (
     Action,
@@ -189,7 +189,7 @@ def cell(value: Any) -> str:
 
 def short(record: CheckpointRecord) -> Document:
     """One checkpoint without its stages."""
-    own = [s.report for s in record.stages if s.report.checkpoint_id == record.checkpoint_id]
+    own = own_reports(record.checkpoint_id, record.stages)
     return {
         "checkpoint_id": record.checkpoint_id,
         "type": record.kind.value,

@@ -16,6 +16,7 @@ from absflow.cli.options import on_storage, open_console, root_of
 from absflow.cli.reader import Reader
 from absflow.cli.records import StatusRecord
 from absflow.facts.records import CheckpointRecord
+from absflow.protocol.checkpoints import own_reports
 from absflow.settings.values import positive_duration_ms
 
 __all__ = ["status_command"]
@@ -126,7 +127,7 @@ def _completed(record: StatusRecord, now: datetime) -> str | Text:
 
 def late_rows(last: CheckpointRecord) -> str:
     """How many rows came late in a checkpoint, in each stage that had any."""
-    reports = (s.report for s in last.stages if s.report.checkpoint_id == last.checkpoint_id)
+    reports = own_reports(last.checkpoint_id, last.stages)
     late = [f"{r.stage} {r.late_rows:,}" for r in reports if r.late_rows]
     return f"in checkpoint {last.checkpoint_id}: {', '.join(late)}" if late else ""
 

@@ -15,7 +15,7 @@ from absflow.cli.records import DeletionRecord, StateRecord
 from absflow.facts.listing import HistoryRecord
 from absflow.facts.records import CheckpointRecord
 from absflow.facts.stages import sentence_of
-from absflow.protocol.checkpoints import Kind, StageManifest, StageReport, Status
+from absflow.protocol.checkpoints import Kind, StageManifest, StageReport, Status, own_reports
 from absflow.protocol.event_time import holding_back, to_datetime
 from absflow.protocol.load import Backlog
 
@@ -60,7 +60,7 @@ def history(records: Iterable[CheckpointRecord]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("notes", overflow="fold")
     for record in records:
-        own = _own(record)
+        own = own_reports(record.checkpoint_id, record.stages)
         done = record.status is Status.COMPLETED
         table.add_row(
             str(record.checkpoint_id),
@@ -157,7 +157,7 @@ def _in_flight(stage: StageManifest) -> str:
 def times(record: CheckpointRecord) -> Table:
     """One line per stage that took part: how long each of its phases was."""
     table = cells.table("stage", *(f"{_phase(field)}>" for field, _, _ in _PHASES))
-    for report in _own(record):
+    for report in own_reports(record.checkpoint_id, record.stages):
         table.add_row(report.stage, *(cells.duration(getattr(report, f)) for f, _, _ in _PHASES))
     return table
 
@@ -208,7 +208,7 @@ def _backlog(backlog: Backlog) -> list[str]:
 
 def phases(record: CheckpointRecord) -> Table:
     """The phases of each stage as a bar, all from the trigger on and to one scale."""
-    reports = _own(record)
+    reports = own_reports(record.checkpoint_id, record.stages)
     scale = max([record.duration_ms or 0, *map(_total_ms, reports), 1])
     grid = Table.grid(padding=(0, 2))
     for report in reports:
@@ -331,12 +331,6 @@ def _sinks(sinks: Iterable[Mapping[str, Any]]) -> Table:
             (sink["place"] or cells.NONE) + undone + note,
         )
     return table
-
-
-def _own(record: CheckpointRecord) -> list[StageReport]:
-    """The reports of this checkpoint; a stage that had ended repeats an older one."""
-    reports = (s.report for s in record.stages)
-    return [r for r in reports if r.checkpoint_id == record.checkpoint_id]
 
 
 def _phase(field: str) -> str:

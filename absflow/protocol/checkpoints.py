@@ -26,6 +26,7 @@ __all__ = [
     "StageManifest",
     "StageReport",
     "Status",
+    "own_reports",
     "status_of",
 ]
 
@@ -223,6 +224,11 @@ class StageManifest:
     in_flight: tuple[ChannelState, ...] = ()
     load: Load | None = None
     sets: tuple[SetDigest, ...] = ()
+
+
+def own_reports(checkpoint_id: int, stages: Iterable[StageManifest]) -> list[StageReport]:
+    """The reports of this very checkpoint; a stage that had ended repeats an older one."""
+    return [s.report for s in stages if s.report.checkpoint_id == checkpoint_id]
 
 
 @dataclass(frozen=True, slots=True)

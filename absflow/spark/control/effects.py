@@ -12,6 +12,7 @@ from absflow.protocol.alignment_state import Barrier
 from absflow.protocol.checkpoints import (
     FailureReason,
     Manifest,
+    own_reports,
 )
 from absflow.protocol.coordinator import machine, triggers
 from absflow.protocol.coordinator.completion import unsettled_stages
@@ -67,8 +68,7 @@ class Answer:
 
 def completed_line(manifest: Manifest, now_ms: int) -> str:
     """What a log says of a checkpoint that has completed; the times are those of the wall clock."""
-    reports = [stage.report for stage in manifest.stages]
-    mine = [report for report in reports if report.checkpoint_id == manifest.checkpoint_id]
+    mine = own_reports(manifest.checkpoint_id, manifest.stages)
     keys, size = (sum(r.rows_changed for r in mine), sum(r.bytes_changed for r in mine))
     return (
         f"{manifest.kind.value.lower()} {manifest.checkpoint_id} completed in "
@@ -79,7 +79,7 @@ def completed_line(manifest: Manifest, now_ms: int) -> str:
 def late_line(manifest: Manifest) -> str:
     """What a log says of rows that came late since the checkpoint before; empty if none did."""
     n = manifest.checkpoint_id
-    reports = [stage.report for stage in manifest.stages if stage.report.checkpoint_id == n]
+    reports = own_reports(n, manifest.stages)
     late = [f"{r.late_rows:,} in stage {r.stage!r}" for r in reports if r.late_rows]
     return f"late rows before checkpoint {n}: {', '.join(late)}" if late else ""
 
