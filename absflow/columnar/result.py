@@ -272,6 +272,8 @@ def _timers(frame: Frame | None, what: str, keys: pa.Table) -> dict[Domain, Time
 
 def _check_timestamps(times: Any, what: str) -> None:
     """Refuse numbers: Arrow would take them for microseconds, and people mean anything."""
+    if isinstance(times, pd.Series) and times.dtype.kind == "M":
+        return  # as it mostly is, without a look at the values
     column = pa.Array.from_pandas(times) if isinstance(times, pd.Series) else times
     if len(column) and not (pa.types.is_timestamp(column.type) or pa.types.is_null(column.type)):
         raise Misfit(
