@@ -51,7 +51,7 @@ from absflow.spark.start.restore_run import bring_state, put_sinks_back
 from absflow.spark.start.row_order import RowOrder, row_order_conf, row_order_now
 from absflow.spark.start.sink_columns import check_table
 from absflow.spark.worker.installed import check_workers
-from absflow.spark.worker.probe import check_shared
+from absflow.spark.worker.probe import check_root
 from absflow.storage import clock, state_history
 from absflow.storage.delta import tables, transactions
 from absflow.storage.layout import Layout
@@ -115,8 +115,7 @@ def prepare_attempt(root: StorageRoot, job: JobSpec) -> PreparedAttempt:
         FencedError: a newer driver started meanwhile.
     """
     check_workers(root.spark)
-    root.files.check_writable(job.settings.storage_path)
-    check_shared(root.spark, root.files, root.layout.root)
+    check_root(root.spark, root.files, job.settings.storage_path)
     lock = hold(root.layout.root, lambda: decide_start(root, job))
     try:
         decision = decide_start(root, job)
@@ -161,13 +160,15 @@ def _check_unwritten(root: StorageRoot, job: JobSpec, attempt: int) -> None:
     Raises:
         GraphError: naming the sink.
     """
-    name, first = job.graph.job, (0, 0)
+    name = job.graph.job
     for sink, node in job.graph.sinks.items():
-        made = SinkWrite(name, node.stage, sink, attempt, *first)
-        published = SinkPublication(name, sink, node.stage, attempt, *first)
-        app_id = (published if node.on_checkpoint else made).app_id
+        made: SinkWrite | SinkPublication = SinkWrite(name, node.stage, sink, attempt, 0, 0)
+        if node.on_checkpoint:
+            made = SinkPublication(name, sink, node.stage, attempt, 0, 0)
         table = job.sinks[sink]
-        if isinstance(table, DeltaSink) and transactions.has_any(root.spark, table.path, app_id):
+        if isinstance(table, DeltaSink) and transactions.has_any(
+            root.spark, table.path, made.app_id
+        ):
             raise GraphError(
                 f"sink {sink!r}: table {table.path!r} has rows of attempt {attempt} of job "
                 f"{name!r}, but under storage root {root.layout.root!r} that attempt has not "

@@ -27,6 +27,7 @@ from absflow.spark.start.savepoint_writer import write_given
 from absflow.spark.worker.any_names import map_in_arrow
 from absflow.spark.worker.initial_rows import initial_rows
 from absflow.spark.worker.installed import check_workers
+from absflow.spark.worker.probe import check_root
 from absflow.storage import clock
 from absflow.storage.root import StorageRoot
 from absflow.storage.sql import quoted
@@ -83,7 +84,7 @@ def write_initial_state(root: StorageRoot, job: JobSpec) -> None:
     if not job.initial or not is_new(root, job):
         return
     check_workers(root.spark)
-    root.files.check_writable(job.settings.storage_path)
+    check_root(root.spark, root.files, job.settings.storage_path)
     lock = hold(root.layout.root, lambda: None)
     try:
         if not is_new(root, job):  # another driver has begun it meanwhile

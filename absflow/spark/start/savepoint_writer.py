@@ -37,6 +37,7 @@ from absflow.spark.start.attempt import prepare_sinks
 from absflow.spark.start.savepoint_state import GivenState, check_keys, conform
 from absflow.spark.worker.any_names import map_in_arrow
 from absflow.spark.worker.installed import check_workers
+from absflow.spark.worker.probe import check_root
 from absflow.spark.worker.savepoint_rows import savepoint_rows
 from absflow.spark.worker.set_digests import read_digests
 from absflow.storage import clock, state_history
@@ -57,7 +58,7 @@ def write_savepoint(
     check_workers(spark)
     frames = {name: conform(job, name, frame) for name, frame in states.items()}
     root = StorageRoot.open(spark, job.settings.storage_path)
-    root.files.check_writable(job.settings.storage_path)
+    check_root(spark, root.files, job.settings.storage_path)
     lock = hold(root.layout.root, lambda: _refuse_running(job, root.layout))
     try:
         facts = attempts_there(spark, root.files, root.layout)

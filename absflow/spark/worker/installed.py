@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from absflow.errors import VersionError
 from absflow.spark.versions import Check, package_checks, refuse_wrong
+from absflow.spark.worker.asking import SilentWorkersError, ask_workers
 
 __all__ = ["check_workers", "found_on_workers", "worker_checks"]
 
@@ -41,7 +42,6 @@ def found_on_workers(context: SparkContext) -> dict[str, dict[str, str | None]]:
         VersionError: no worker answers.
     """
 
-    # A function within another one goes to the workers whole: absflow may not be there.
     def look(_numbers: Iterable[int]) -> Iterator[tuple[str, dict[str, str | None]]]:
         import importlib.metadata
         import importlib.util
@@ -59,13 +59,11 @@ def found_on_workers(context: SparkContext) -> dict[str, dict[str, str | None]]:
         yield f"{sys.executable} on {platform.node()}", found
 
     asked = _ASKED
-    looks = max(1, context.defaultParallelism)
     try:
-        return dict(context.parallelize(range(looks), looks).mapPartitions(look).collect())
-    except Exception as error:
-        lines = [line for line in str(error).splitlines() if line and not line.startswith("\tat ")]
+        return dict(ask_workers(context, look))
+    except SilentWorkersError as error:
         raise VersionError(
-            f"workers: found none that answers ({lines[-1] if lines else error}), expected Python "
+            f"workers: found none that answers ({error}), expected Python "
             f"{sys.version_info[0]}.{sys.version_info[1]} at {context.pythonExec!r} on each "
             "machine; set PYSPARK_PYTHON to it"
         ) from error

@@ -10,20 +10,23 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from absflow.errors import StorageError
+from absflow.spark.worker.asking import SilentWorkersError, ask_workers, looks
 from absflow.storage.files import Files
 from absflow.storage.stores.contract import Store
 
-__all__ = ["check_shared", "unseen"]
+__all__ = ["check_root", "unseen"]
 
 
-def check_shared(spark: SparkSession, files: Files, root: str) -> None:
-    """See that each executor reads what the driver writes below ``root``, and the other way round.
+def check_root(spark: SparkSession, files: Files, root: str) -> None:
+    """See that the driver can write below ``root``, and that workers and driver see the same there.
 
-    Costs nothing where the workers are on the driver's machine, else a small job of Spark.
+    The latter costs nothing where the workers are on the driver's machine, else a small job of
+    Spark.
 
     Raises:
-        StorageError: naming the machines that do not.
+        StorageError: the driver cannot, or naming the machines that do not.
     """
+    files.check_writable(root)
     context = spark.sparkContext
     place = files.for_workers(root)
     if place is None or str(context.master).startswith("local"):
@@ -48,7 +51,6 @@ def unseen(context: SparkContext, store: Store, root: str) -> list[str]:
         StorageError: no worker answers, or one cannot write.
     """
     probe = f"{root}/.absflow-probe-{uuid.uuid4().hex}"
-    looks = max(1, context.defaultParallelism)
 
     def look(numbers: Iterable[int]) -> Iterator[tuple[int, str, bool]]:
         for number in numbers:
@@ -59,7 +61,7 @@ def unseen(context: SparkContext, store: Store, root: str) -> list[str]:
 
     store.write(f"{probe}-driver", b"the driver")
     try:
-        found = context.parallelize(range(looks), looks).mapPartitions(look).collect()
+        found = ask_workers(context, look)
         blind = {f"workers on {name} do not see the driver's file" for _, name, s in found if not s}
         written = [(n, name) for n, name, sees in found if sees]
         mute = {
@@ -67,13 +69,8 @@ def unseen(context: SparkContext, store: Store, root: str) -> list[str]:
             for n, name in written
             if store.read(f"{probe}-{n}") is None
         }
-    except StorageError:
-        raise
-    except Exception as error:
-        lines = [line for line in str(error).splitlines() if line and not line.startswith("\tat ")]
-        raise StorageError(
-            f"workers could not look at {root!r}: {lines[-1] if lines else error}"
-        ) from error
+    except SilentWorkersError as error:
+        raise StorageError(f"workers could not look at {root!r}: {error}") from error
     finally:
-        store.delete([f"{probe}-driver", *(f"{probe}-{n}" for n in range(looks))])
+        store.delete([f"{probe}-driver", *(f"{probe}-{n}" for n in range(looks(context)))])
     return sorted(blind | mute)
