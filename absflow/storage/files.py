@@ -11,6 +11,7 @@ from os import makedirs
 from pyspark.sql import SparkSession
 
 from absflow.errors import StorageError
+from absflow.storage.java import use_s3_classes
 from absflow.storage.stores.contract import Store, refused
 from absflow.storage.stores.hadoop import HadoopStore
 from absflow.storage.stores.mounted import MountedStore, local
@@ -162,6 +163,7 @@ class Files:
                 f"{bucket!r} is S3, which absflow reaches by obstore, and that is not installed; "
                 "pip install 'absflow[s3]' on the driver and on every executor"
             ) from error
+        use_s3_classes(self._spark)
         own = f"fs.s3a.bucket.{bucket.partition('://')[2]}"
         option = self._hadoop.option
         found = object_store(

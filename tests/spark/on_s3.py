@@ -40,6 +40,7 @@ def started(
     more: Mapping[str, str] | None = None,
     *,
     name: str = "log",
+    program: str = "",
 ) -> subprocess.Popen[bytes]:
     """The job in a process of its own, which prints into a file of ``root``.
 
@@ -50,15 +51,19 @@ def started(
         jars: of :func:`class_path`.
         more: Spark conf.
         name: of the file.
+        program: another one beside this, which takes bucket and conf.
     """
     here = Path(__file__)
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(here.parent)}
     environment |= {"PYSPARK_PYTHON": sys.executable}
     conf = {**server.conf(), "spark.driver.extraClassPath": jars, **(more or {})}
     words = [f"{name}={value}" for name, value in conf.items()]
+    run = [sys.executable, str(here), str(root)]
+    if program:
+        run = [sys.executable, str(here.with_name(program))]
     with (root / name).open("a") as log:
         return subprocess.Popen(
-            [sys.executable, str(here), str(root), bucket, *words],
+            [*run, bucket, *words],
             env=environment,
             stdout=log,
             stderr=log,

@@ -1,0 +1,94 @@
+"""What Delta and Spark ask of a storage, in Java, compiled in the JVM that runs the job.
+
+Delta's log store and the files of a query's checkpoint are classes that Delta and Spark look up by
+name, so they cannot be in Python. Spark brings a compiler of Java for its own generated code
+(Janino), so there is no jar to build or to hand to spark-submit. The classes are put into a jar in
+a directory of the driver: its class loader has it, and executors fetch it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import shutil
+import tempfile
+import threading
+import zipfile
+from importlib.resources import files
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+__all__ = ["use_s3_classes"]
+
+_LOG = logging.getLogger(__name__)
+_SOURCES = ("S3Create", "S3CreateLogStore", "S3CheckpointFiles")
+_SCHEMES = ("s3a", "s3", "s3n")
+_CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+# Spark's own; the second does not replace a file on S3, and says nothing.
+_PLAIN = {
+    None,
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager",
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+}
+_LOADER = "org.apache.spark.util.MutableURLClassLoader"
+_lock = threading.Lock()
+
+
+def use_s3_classes(spark: SparkSession) -> None:
+    """Have Delta and Spark write to S3 by conditional requests, unless somebody has chosen others.
+
+    Delta's own store for S3 looks whether a version is there, and then puts it: a driver that was
+    paused between the two would write over the commit of a newer one. And Spark writes each file of
+    a query's checkpoint aside and renames it, which on S3 is a copy.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    conf = jvm.org.apache.spark.SparkEnv.get().conf()
+    stores = [f"spark.delta.logStore.{scheme}.impl" for scheme in _SCHEMES]
+    with _lock:
+        if not any(conf.contains(name) for name in (*stores, "spark.delta.logStore.class")):
+            if not _load(spark):
+                return
+            for name in stores:
+                conf.set(name, "absflow.S3CreateLogStore")
+            # Of tables that were looked at before it knows the store, too.
+            jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+        ours = conf.get(stores[0], "") == "absflow.S3CreateLogStore"
+        if ours and spark.conf.get(_CHECKPOINT_FILES, None) in _PLAIN:
+            spark.conf.set(_CHECKPOINT_FILES, "absflow.S3CheckpointFiles")
+
+
+def _load(spark: SparkSession) -> bool:
+    """Compile the classes, and give them to the driver and to executors."""
+    jvm: Any = spark.sparkContext._jvm
+    loader = jvm.Thread.currentThread().getContextClassLoader()
+    while loader is not None and loader.getClass().getName() != _LOADER:
+        loader = loader.getParent()
+    if loader is None:
+        _LOG.warning(
+            "the driver's JVM takes no classes of absflow's, so Delta's own log store writes to "
+            "S3: it keeps two drivers of one job apart only if it is S3DynamoDBLogStore"
+        )
+        return False
+    folder = tempfile.mkdtemp(prefix="absflow-java-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    jar = f"{folder}/absflow-s3.jar"
+    with zipfile.ZipFile(jar, "w") as file:
+        for name, code in _compiled(jvm, loader).items():
+            file.writestr(f"{name.replace('.', '/')}.class", code)
+    loader.addURL(jvm.java.io.File(jar).toURI().toURL())
+    spark.sparkContext._jsc.addJar(jar)
+    return True
+
+
+def _compiled(jvm: Any, loader: Any) -> dict[str, bytes]:
+    """The byte code of each class by its name."""
+    found: dict[str, bytes] = {}
+    for name in _SOURCES:  # each may use those before it
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(loader)
+        compiler.cook(files(__package__).joinpath(f"{name}.java").read_text())
+        loader = compiler.getClassLoader()
+        codes = compiler.getBytecodes()
+        found |= {str(each): bytes(codes[each]) for each in codes}
+    return found
