@@ -276,7 +276,7 @@ class Clock:
     def __init__(
         self, root: Path, seed: int, sink_mode: str = "immediate", mode: str = "aligned"
     ) -> None:
-        self._root, self.storage = root, root / "job"
+        self._root, self.storage, self._overtakes = root, root / "job", mode != "aligned"
         conf = {**_conf(self.storage, mode), "spark.sql.session.timeZone": "UTC"}
         self.command = Command(HERE / "clock.py", conf, [str(root), sink_mode])
         self._events = windows.write_events(root / "events", _CLOCK_FILES, 200, seed)
@@ -309,14 +309,27 @@ class Clock:
                 open_now = windows.open_windows(self._events, files)
                 wrong = flights_oracle.differences(state[open_now.columns], open_now, ["k", "w"])
                 found += _wrong_state(fact, "windows", wrong)
-                if not evidence.stage_of(fact, "memory")["in_flight"]:
-                    kept = evidence.alive(
-                        evidence.state_at(memory, fact, "memory", "w"), fact, "memory"
-                    )
-                    due_rows = windows.remembered(self._events, files)
-                    wrong = flights_oracle.differences(kept[due_rows.columns], due_rows, ["w"])
-                    found += _wrong_state(fact, "memory", wrong)
+                found += self._judge_memory(memory, fact, files)
         return _findings(self.storage, commits, found, 0)
+
+    def _judge_memory(
+        self, memory: pd.DataFrame, fact: Mapping[str, Any], files: int
+    ) -> Iterator[Anomaly]:
+        """The stage that forgets, at a checkpoint with no rows in flight to it."""
+        if evidence.stage_of(fact, "memory")["in_flight"]:
+            return
+        sent, mine = (evidence.watermark(fact, name) for name in ("windows", "memory"))
+        # What a checkpoint overtakes may be a barrier, which brings a watermark and no row.
+        behind = mine is None or (sent is not None and mine < sent)
+        if mine != sent and not (self._overtakes and behind):
+            text = f"the watermark is {mine}, but the stage before it has sent {sent}"
+            yield from _wrong_state(fact, "memory", [text])
+        state = evidence.state_at(memory, fact, "memory", "w")
+        kept = evidence.alive(state, fact, "memory")
+        nothing_ends = pd.Timestamp(0, tz="UTC")
+        due_rows = windows.remembered(self._events, files, nothing_ends if mine is None else mine)
+        wrong = flights_oracle.differences(kept[due_rows.columns], due_rows, ["w"])
+        yield from _wrong_state(fact, "memory", wrong)
 
 
 def _inlined(state: pd.DataFrame, column: str) -> pd.DataFrame:

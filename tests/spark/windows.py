@@ -177,14 +177,21 @@ def with_memory(job: absflow.Job) -> absflow.Job:
     return job
 
 
-def remembered(events: pd.DataFrame, files: int) -> pd.DataFrame:
-    """What that stage has behind so many files: the windows that are over, but not for long."""
+def remembered(events: pd.DataFrame, files: int, border: pd.Timestamp | None = None) -> pd.DataFrame:
+    """What that stage has behind so many files: the windows that are over, but not for long.
+
+    Args:
+        events: all of them.
+        files: so many have been read, and all windows that are over have come.
+        border: the stage's own watermark, if that of the stage before it is still on its way.
+    """
     read = events[on_time(events, DELAY_S) & (events["file"] < files)]
-    border = reached(events, files)
+    sent = reached(events, files)
     over, _ = expected(read, DELAY_S)
-    if border is None:
+    if sent is None:
         return over.iloc[:0].groupby("w").size().reset_index(name="keys")
-    over = over[over["w"] + pd.Timedelta(seconds=WINDOW) <= border]
+    over = over[over["w"] + pd.Timedelta(seconds=WINDOW) <= sent]
+    border = sent if border is None else border
     return over[over["w"] + ALIVE > border].groupby("w").size().reset_index(name="keys")
 
 
