@@ -31,6 +31,8 @@ __all__ = [
 
 # As Spark says it, of files that are damaged and of those that are gone.
 _READING = re.compile(r"FAILED_READ_FILE\.(\w+)\] Encountered error while reading file (\S+?)\.\s")
+# As a worker says it that reads files itself (storage.delta.data_rows).
+_WORKER = re.compile(r"data file '([^']+)' (is gone|cannot be read)")
 # Spark says the same when it was the reader that failed: for want of memory, or interrupted.
 _OF_THE_READER = re.compile(
     "OutOfMemoryError|Cannot reserve additional contiguous bytes"
@@ -99,9 +101,10 @@ def file_in(text: str, root: str) -> tuple[str, str] | None:
     """
     if _OF_THE_READER.search(text):
         return None
-    for condition, path in _READING.findall(text):
+    found = [(path, condition == "FILE_NOT_EXIST") for condition, path in _READING.findall(text)]
+    found += [(path, what == "is gone") for path, what in _WORKER.findall(text)]
+    for path, gone in found:
         if (inside := _inside(path, root)) is not None:
-            gone = condition == "FILE_NOT_EXIST"
             return inside, "it is gone" if gone else "its bytes are not what was written"
     return None
 

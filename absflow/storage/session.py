@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-__all__ = ["check_pages", "conf_set"]
+__all__ = ["check_pages", "checks_pages", "conf_set"]
 
 _CHECK_PAGES = "parquet.page.verify-checksum.enabled"
 
@@ -20,10 +20,19 @@ def check_pages(spark: SparkSession) -> None:
     (``newHadoopConf``), those of streams and of Delta among them; options of a frame would not
     reach these.
     """
-    hadoop: Any = spark.sparkContext._jsc
-    chosen = spark.conf.get(_CHECK_PAGES, None) or hadoop.hadoopConfiguration().get(_CHECK_PAGES)
-    if chosen is None:
+    if _chosen(spark) is None:
         spark.conf.set(_CHECK_PAGES, "true")
+
+
+def checks_pages(spark: SparkSession) -> bool:
+    """Whether the session looks at them; a worker that reads a file itself does as it does."""
+    return _chosen(spark) != "false"
+
+
+def _chosen(spark: SparkSession) -> str | None:
+    hadoop: Any = spark.sparkContext._jsc
+    found = spark.conf.get(_CHECK_PAGES, None) or hadoop.hadoopConfiguration().get(_CHECK_PAGES)
+    return None if found is None else str(found).lower()
 
 
 @contextmanager

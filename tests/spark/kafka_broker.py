@@ -59,7 +59,7 @@ def jars(wanted: Mapping[str, bool], folder: Path) -> list[str]:
         f"<dependencies>{''.join(lines)}</dependencies></ivy-module>"
     )
     (ivy,) = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
-    command = [_java(), "-jar", str(ivy), "-warn", "-confs", "default"]
+    command = [java(), "-jar", str(ivy), "-warn", "-confs", "default"]
     command += ["-ivy", "ivy.xml", "-cachepath", "class.path"]
     with (Path(tempfile.gettempdir()) / "absflow-tests-ivy.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -83,20 +83,20 @@ def broker(folder: Path) -> Iterator[str]:
         "\n".join(f"{name}={value}" for name, value in _conf(folder, port, controller).items())
     )
     # As small, and as fast to start, as can be.
-    java = [_java(), "-cp", class_path, "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    java += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+    run = [java(), "-cp", class_path, "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    run += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
     log = folder / "broker.log"
     with log.open("w") as out:
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         # One word, for one id in 64 begins with a dash.
-        command = [*java, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}"]
+        command = [*run, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}"]
         done = subprocess.run(
             [*command, "-c", "server.properties"], cwd=folder, stdout=out, stderr=out, check=False
         )
         if done.returncode:
             raise RuntimeError(f"Kafka could not format its storage:\n{tail(log)}")
         process = subprocess.Popen(
-            [*java, "kafka.Kafka", "server.properties"], cwd=folder, stdout=out, stderr=out
+            [*run, "kafka.Kafka", "server.properties"], cwd=folder, stdout=out, stderr=out
         )
     try:
         _await_port(process, port, log)
@@ -147,6 +147,6 @@ def _await_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
     raise RuntimeError(f"the Kafka broker {seen}; the end of its log:\n{tail(log)}")
 
 
-def _java() -> str:
+def java() -> str:
     home = os.environ.get("JAVA_HOME")
     return str(Path(home, "bin", "java")) if home else "java"

@@ -26,6 +26,7 @@ from absflow.protocol.lineage import Compacted
 from absflow.spark.control.failures import failure_of
 from absflow.spark.control.retention import Retention
 from absflow.spark.worker.set_digests import read_digests
+from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
 
@@ -176,7 +177,7 @@ def test_a9_damaged_sets_are_not_compacted_into_one_that_looks_good(
     fact = Compacted(newest, "left", -newest, tuple(stage_of(row, "left")["lineage"]))
     assert len(fact.replaces) > 1
     retention = object.__new__(Retention)  # without its thread
-    retention._spark, retention._layout = spark, layout
+    retention._spark, retention._layout, retention._files = spark, layout, Files(spark)
     with pytest.raises(absflow.DamagedError, match="file 'state/left/set_id="):
         retention._compact(fact, found)
     with spark_conf(spark, UNCHECKED), pytest.raises(absflow.DamagedError, match="other values"):

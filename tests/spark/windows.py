@@ -177,7 +177,9 @@ def with_memory(job: absflow.Job) -> absflow.Job:
     return job
 
 
-def remembered(events: pd.DataFrame, files: int, border: pd.Timestamp | None = None) -> pd.DataFrame:
+def remembered(
+    events: pd.DataFrame, files: int, border: pd.Timestamp | None = None
+) -> pd.DataFrame:
     """What that stage has behind so many files: the windows that are over, but not for long.
 
     Args:

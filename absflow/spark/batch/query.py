@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+import pyarrow as pa
+from pyarrow import types
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from absflow.columnar.spec import StageSpec
 from absflow.protocol import alignment_state, event_time
 from absflow.protocol.alignment_state import Alignment
 from absflow.protocol.event_time import EventTime
 from absflow.spark.worker.stage_call import ARROW_ROWS, alignment_property, time_property
 from absflow.storage.session import conf_set
 
-__all__ = ["set_alignments", "set_times", "start_query"]
+__all__ = ["arrow_rows", "set_alignments", "set_times", "start_query"]
 
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
-_BATCHES = {
-    "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_ROWS),
-    "spark.sql.execution.arrow.maxBytesPerBatch": "64MB",
-}
+_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_BYTES = {"spark.sql.execution.arrow.maxBytesPerBatch": "64MB"}
+# With a limit of bytes, Spark asks behind each row how large the batch is, and for that goes over
+# all null lists since the last list that is none: 10,000 such rows cost 50 million steps.
+_ROWS_WITH_LISTS = 1_000
 _STARTING = threading.Lock()
 
 
@@ -45,8 +49,20 @@ def set_times(spark: SparkSession, before: Mapping[str, EventTime | None]) -> No
             spark.sparkContext.setLocalProperty(time_property(stage), text)
 
 
+def arrow_rows(schemas: Iterable[pa.Schema]) -> dict[str, str]:
+    """The conf that says how many rows of these columns may be in an Arrow batch of Spark's."""
+    lists = any(_has_list(field.type) for schema in schemas for field in schema)
+    return {_ROWS: str(_ROWS_WITH_LISTS if lists else ARROW_ROWS)}
+
+
+def _has_list(of: pa.DataType) -> bool:
+    if types.is_struct(of):
+        return any(_has_list(field.type) for field in of)
+    return bool(types.is_list(of) or types.is_large_list(of) or types.is_map(of))
+
+
 def start_query(
-    writer: DataStreamWriter, spark: SparkSession, chain: Sequence[str]
+    writer: DataStreamWriter, spark: SparkSession, chain: Sequence[StageSpec]
 ) -> StreamingQuery:
     """Start the query of a chain.
 
@@ -59,6 +75,8 @@ def start_query(
     The settings belong to the session, of which the query makes itself a copy, so they are changed
     for this one start only, and one start at a time.
     """
-    conf = dict(_BATCHES) if len(chain) == 1 else {**_BATCHES, _CHECK: "false"}
+    conf = _BYTES | arrow_rows(given.schema for spec in chain for given in spec.inputs)
+    if len(chain) > 1:
+        conf[_CHECK] = "false"
     with _STARTING, conf_set(spark, conf):
         return writer.start()

@@ -125,7 +125,7 @@ class ChainQuery:
             .trigger(processingTime=f"{self._job.settings.trigger_interval_ms} milliseconds")
             .option("checkpointLocation", self._checkpoint),
             self._spark,
-            self.names,
+            [self._job.graph.stages[name] for name in self.names],
         )
         self.run_id = str(self.query.runId)
         times = (self._prepared.times.get(name) for name in self.names)

@@ -318,13 +318,14 @@ class Retention:
         """Write the set, unless it is there; the fact with its digest."""
         columns = found.columns(fact.stage, fact.checkpoint_id)
         there = found.sets[fact.stage][columns.table]
+        root = StorageRoot(self._spark, self._files, self._layout)
         with explained(self._spark, self._layout):
             if fact.set_id not in there:
-                check_replaced(self._spark, self._layout, columns.table, fact, found)
+                check_replaced(root, columns.table, fact, found)
                 path = self._layout.state(columns.table)
                 upto = self._expired_upto(fact, columns)
                 write_compacted_set(self._spark, path, columns.key, fact, there, upto)
-            return with_digest(self._spark, self._layout, columns.table, fact)
+            return with_digest(root, columns.table, fact)
 
     def _expired_upto(self, fact: Compacted, columns: StageColumns) -> int | None:
         """What had expired at the first checkpoint that may be read by a compacted set."""

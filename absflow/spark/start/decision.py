@@ -113,7 +113,7 @@ def restore_plan_of(root: StorageRoot, job: JobSpec) -> RestorePlan | None:
         return None
     plan, now_ms = plan_restore(root, job, start), clock.now_ms()
     waiting = {
-        fit.stage: overdue(root.spark, job.graph.stages[fit.stage], plan, fit, now_ms)
+        fit.stage: overdue(root, job.graph.stages[fit.stage], plan, fit, now_ms)
         for fit in plan.stages
         if not plan.problems  # its files may be gone
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from absflow.columnar.expiry import TOUCHED
@@ -12,18 +11,19 @@ from absflow.protocol.recovery.matching import StageFit
 from absflow.spark.start.restore_input import lineage_rows
 from absflow.spark.start.restore_plan import Overdue, RestorePlan
 from absflow.storage import state_history
+from absflow.storage.root import StorageRoot
 from absflow.storage.sql import quoted
 
 __all__ = ["overdue"]
 
 
 def overdue(
-    spark: SparkSession, spec: StageSpec, plan: RestorePlan, fit: StageFit, now_ms: int
+    root: StorageRoot, spec: StageSpec, plan: RestorePlan, fit: StageFit, now_ms: int
 ) -> Overdue:
     """What of a stage's state is overdue by now; one look at the state, if anything may be.
 
     Args:
-        spark: the session.
+        root: the job's storage root.
         spec: the stage.
         plan: of the restore.
         fit: how the stage gets its state.
@@ -31,7 +31,7 @@ def overdue(
     """
     if fit.source is None or not fit.lineage:
         return Overdue()
-    rows = lineage_rows(spark, plan, fit)
+    rows = lineage_rows(root, plan, fit).frame()
     there, counts = set(rows.columns), [F.lit(0), F.lit(0)]
     touched = F.unix_micros(F.col(quoted(TOUCHED.name)))
     if spec.on_timer is not None and Domain.PROCESSING.column in there:

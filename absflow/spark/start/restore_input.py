@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from absflow.columnar.digest import signed
@@ -25,6 +25,7 @@ from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.stream.pages import PAGE_TYPE, data_pages, write_pages
 from absflow.spark.worker.any_names import map_in_arrow
 from absflow.spark.worker.set_digests import read_digests
+from absflow.spark.worker.set_rows import SetRows
 from absflow.storage import state_history
 from absflow.storage.delta import tables
 from absflow.storage.layout import Layout
@@ -34,7 +35,7 @@ __all__ = ["bring_in_flight", "check_state", "lineage_rows", "state_pages"]
 
 
 def state_pages(
-    spark: SparkSession,
+    root: StorageRoot,
     spec: StageSpec,
     upgrade: Upgrade,
     plan: RestorePlan,
@@ -54,7 +55,7 @@ def state_pages(
         "checkpoint_id": F.lit(plan.origin.checkpoint_id),
         "payload": F.lit(b""),
     }
-    pages = spark.range(1).select(
+    pages = root.spark.range(1).select(
         *(first.get(f.name, F.lit(0)).cast(f.dataType).alias(f.name) for f in PAGE_TYPE.fields)
     )
     if fit.source is None or not fit.lineage:
@@ -77,10 +78,11 @@ def state_pages(
         moved_us=moved_ms * 1_000,
         expires_by_clock=spec.expires_in(Domain.PROCESSING),
     )
-    rows = lineage_rows(spark, plan, fit)
-    if fit.migrate:
-        rows = state_history.live_rows(rows, plan.keys[fit.source], fit.lineage)
-    return pages.union(map_in_arrow(rows, packer.pack, PAGE_TYPE))
+    rows = lineage_rows(root, plan, fit)
+    if not fit.migrate:
+        return pages.union(rows.map(packer.pack, PAGE_TYPE))
+    live = state_history.live_rows(rows.frame(), plan.keys[fit.source], fit.lineage)
+    return pages.union(map_in_arrow(live, packer.pack, PAGE_TYPE))
 
 
 def _clock(spec: StageSpec, plan: RestorePlan, fit: StageFit) -> datetime | None:
@@ -91,12 +93,11 @@ def _clock(spec: StageSpec, plan: RestorePlan, fit: StageFit) -> datetime | None
     return to_datetime(plan.triggered_ms * 1_000)
 
 
-def lineage_rows(spark: SparkSession, plan: RestorePlan, fit: StageFit) -> DataFrame:
+def lineage_rows(root: StorageRoot, plan: RestorePlan, fit: StageFit) -> SetRows:
     """The rows of all sets of the stage's lineage."""
     assert fit.source is not None
     table = Layout(plan.origin.root).state(plan.tables[fit.source])
-    rows = tables.read(spark, table).where(F.col("set_id").isin(*fit.lineage))
-    return rows.drop("checkpoint_id", "key_group")
+    return SetRows(root.spark, root.files, table, fit.lineage)
 
 
 def check_state(root: StorageRoot, plan: RestorePlan, fit: StageFit) -> None:
@@ -108,7 +109,7 @@ def check_state(root: StorageRoot, plan: RestorePlan, fit: StageFit) -> None:
     if fit.source is None or not fit.sets:
         return
     if fit.migrate:  # the pages are made of other rows
-        seen = read_digests(lineage_rows(root.spark, plan, fit))
+        seen = read_digests(lineage_rows(root, plan, fit))
     else:
         seen = _in_pages(root, plan, fit)
     there, table = Layout(plan.origin.root), plan.tables[fit.source]

@@ -112,7 +112,7 @@ def _seed(
         upgrade = job.graph.upgrades[fit.stage]
         spec = job.graph.stages[fit.stage]
         files = state_files(root, job.settings, fit.stage, plan.attempt)
-        pages = state_pages(spark, spec, upgrade, plan, fit, page_bytes, files, moved_ms)
+        pages = state_pages(root, spec, upgrade, plan, fit, page_bytes, files, moved_ms)
         write_pages(pages, layout.restored(fit.stage, plan.attempt), "overwrite", page_bytes)
         check_state(root, plan, fit)
     specs = [job.graph.stages[name] for name in chain]
@@ -125,7 +125,7 @@ def _seed(
         .trigger(availableNow=True)
         .option("checkpointLocation", layout.spark_checkpoint(chain[0], plan.attempt)),
         spark,
-        chain,
+        specs,
     )
     query.awaitTermination()
     for fit in fits:

@@ -14,7 +14,6 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.errors import StateError, StorageError
@@ -32,6 +31,7 @@ from absflow.protocol.known import Known
 from absflow.protocol.recovery import savepoint_writer
 from absflow.protocol.recovery.attempts import Attempt, current
 from absflow.protocol.recovery.savepoint_writer import NO_ATTEMPT
+from absflow.spark.batch.query import arrow_rows
 from absflow.spark.model import JobSpec
 from absflow.spark.start.attempt import prepare_sinks
 from absflow.spark.start.savepoint_state import GivenState, check_keys, conform
@@ -40,11 +40,13 @@ from absflow.spark.worker.installed import check_workers
 from absflow.spark.worker.probe import check_root
 from absflow.spark.worker.savepoint_rows import savepoint_rows
 from absflow.spark.worker.set_digests import read_digests
+from absflow.spark.worker.set_rows import SetRows
 from absflow.storage import clock, state_history
 from absflow.storage.delta import tables, transactions
 from absflow.storage.delta.log import LogTail
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
+from absflow.storage.session import conf_set
 
 __all__ = ["write_given", "write_savepoint"]
 
@@ -281,10 +283,10 @@ class _Writing:
             given.frame, savepoint_rows(given.spec, savepoint_id), from_arrow_schema(columns)
         )
         try:
-            transactions.append_once(rows, path, app_id, savepoint_id, note)
-            there = tables.read(self._spark, path).where(F.col("set_id") == savepoint_id)
-            nothing = SetDigest(savepoint_id, 0, 0)
-            digest = read_digests(there).get(savepoint_id, nothing)
+            with conf_set(self._spark, arrow_rows([columns])):
+                transactions.append_once(rows, path, app_id, savepoint_id, note)
+            there = SetRows(self._spark, self._files, path, [savepoint_id])
+            digest = read_digests(there).get(savepoint_id, SetDigest(savepoint_id, 0, 0))
         except (PySparkException, Py4JError) as error:
             raise StorageError(
                 f"could not write the state of stage {given.name!r} to {path!r}: {error}; there is "

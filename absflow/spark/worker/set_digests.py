@@ -13,6 +13,7 @@ from absflow.columnar.digest import added, set_digests
 from absflow.columnar.packing import gathered
 from absflow.protocol.checkpoints import SetDigest
 from absflow.spark.worker.any_names import map_in_arrow
+from absflow.spark.worker.set_rows import SetRows
 
 __all__ = ["read_digests"]
 
@@ -20,7 +21,7 @@ _DIGEST = pa.schema([("set_id", pa.int64()), ("rows", pa.int64()), ("digest", pa
 _ROWS, _BYTES = 262_144, 32 << 20
 
 
-def read_digests(rows: DataFrame) -> dict[int, SetDigest]:
+def read_digests(rows: DataFrame | SetRows) -> dict[int, SetDigest]:
     """The digest of each set in rows of a state history, by a Spark job; the driver sees sums.
 
     Args:
@@ -33,5 +34,7 @@ def read_digests(rows: DataFrame) -> dict[int, SetDigest]:
             values = list(zip(*map(astuple, set_digests(table)), strict=True))
             yield pa.RecordBatch.from_arrays(list(map(pa.array, values)), schema=_DIGEST)
 
-    found = map_in_arrow(rows, parts, from_arrow_schema(_DIGEST)).collect()
+    made = from_arrow_schema(_DIGEST)
+    mapped = rows.map(parts, made) if isinstance(rows, SetRows) else map_in_arrow(rows, parts, made)
+    found = mapped.collect()
     return added(SetDigest(*row) for row in found)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from absflow.storage.delta.data_rows import batches_of
 from absflow.storage.delta.log import (
     actions_of,
     checkpoint_file,
@@ -104,7 +105,10 @@ def _read(
             schema = pa.schema([each for each in schema if each.name in columns])
 
         def rows(name: str) -> pa.Table:
-            return _rows(read(file_of(path, name)), schema)
+            data = read(file_of(path, name))
+            if data is None:
+                raise FileNotFoundError
+            return pa.Table.from_batches(batches_of(data, schema), schema)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return pa.concat_tables([schema.empty_table(), *pool.map(rows, found.sizes)])
@@ -136,18 +140,3 @@ def _found(read: Callable[[str], bytes | None], path: str, few: int) -> _Found |
         for action in actions_of(commit):
             found.follow(action)
     return None
-
-
-def _rows(data: bytes | None, schema: pa.Schema) -> pa.Table:
-    """The rows of a file, with a null for a column that it does not have."""
-    if data is None:
-        raise FileNotFoundError
-    file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-    rows = file.read([name for name in schema.names if name in file.schema_arrow.names])
-    columns = [
-        rows[field.name].cast(field.type)
-        if field.name in rows.column_names
-        else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)

@@ -1,0 +1,144 @@
+"""Rows of a state history, read by the workers as Arrow.
+
+Spark would read the files as well, but makes rows of the JVM of them and Arrow of those, for the
+Python worker that asked; of 10 million keys with timers that takes ten times as long as all else
+(docs/internals/decisions, 104). So a worker opens the files itself. Which they are is what the
+table's log says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from absflow.spark.worker.any_names import ArrowFunction, map_in_arrow
+from absflow.storage.delta import data_rows, tables
+from absflow.storage.delta.classes import delta_classes
+from absflow.storage.delta.log import file_of
+from absflow.storage.files import Files
+from absflow.storage.session import checks_pages
+from absflow.storage.stores.contract import Store
+
+__all__ = ["SetRows"]
+
+# A task reads about so many bytes, if there is work for all cores then.
+_TASK_BYTES = 128 << 20
+_LEFT_OUT = ("checkpoint_id", "key_group")
+# Of readers of a table: the first has no features, the other names those that it has.
+_VERSIONS = (1, 3)
+# What asks nothing of who reads the files that a version names.
+_FEATURES = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+_ENCRYPTED = "parquet.crypto.factory.class"
+
+
+class SetRows:
+    """The rows of some sets of a state history as it is now, for a function of Arrow."""
+
+    def __init__(self, spark: SparkSession, files: Files, path: str, sets: Sequence[int]) -> None:
+        """Of the table at ``path``; nothing is read yet."""
+        self._spark = spark
+        self._files = files
+        self._path = path
+        self._sets = sets
+
+    def frame(self) -> DataFrame:
+        """They as a DataFrame.
+
+        Raises:
+            StorageError: the table cannot be read.
+        """
+        rows = tables.read(self._spark, self._path).where(F.col("set_id").isin(*self._sets))
+        return rows.drop(*_LEFT_OUT)
+
+    def map(self, function: ArrowFunction, made: StructType) -> DataFrame:
+        """``mapInArrow`` over them; a file that cannot be read is named in the error.
+
+        Args:
+            function: gets all columns but ``checkpoint_id`` and ``key_group``, in any order.
+            made: the columns that it makes.
+
+        Raises:
+            StorageError: the table cannot be read.
+        """
+        place = self._files.for_workers(self._path)
+        if place is None or self._encrypted():
+            return map_in_arrow(self.frame(), function, made)
+        store, folder = place
+        with tables.reading(self._path):
+            found = self._found()
+        if found is None:
+            return map_in_arrow(self.frame(), function, made)
+        schema, sizes = found
+        paths = {file_of(folder, path): of for path, of in sizes.items()}
+        parts = _parts(paths, self._spark.sparkContext.defaultParallelism)
+        read = _reader(store, parts, schema, function, check=checks_pages(self._spark))
+        return self._spark.range(0, len(parts), 1, len(parts)).mapInArrow(read, made)
+
+    def _encrypted(self) -> bool:
+        hadoop = self._spark.sparkContext._jsc.hadoopConfiguration()
+        return hadoop.get(_ENCRYPTED) is not None
+
+    def _found(self) -> tuple[pa.Schema, dict[str, tuple[int, int]]] | None:
+        """The columns, and of each file its set and size; None if Spark alone can read it."""
+        scala = delta_classes(self._spark.sparkContext._jvm)
+        session: Any = self._spark._jsparkSession
+        with scala.active(session):
+            snapshot = scala.delta_log.forTable(session, self._path).startTransaction().snapshot()
+            protocol = json.loads(snapshot.protocol().json())["protocol"]
+            named = set(protocol.get("readerFeatures", ())) <= _FEATURES
+            if protocol["minReaderVersion"] not in _VERSIONS or not named:
+                return None
+            described = json.loads(snapshot.metadata().schemaString())
+            files = DataFrame(snapshot.allFiles().toDF(), self._spark)
+            set_id = F.col("partitionValues")["set_id"].cast("long")
+            mine = files.where(set_id.isin(*self._sets))
+            rows = mine.select("path", set_id.alias("set_id"), "size").collect()
+        schema = to_arrow_schema(StructType.fromJson(described), timezone="UTC")
+        schema = pa.schema([field for field in schema if field.name not in _LEFT_OUT])
+        return schema, {row["path"]: (row["set_id"], row["size"]) for row in rows}
+
+
+def _reader(
+    store: Store,
+    parts: Sequence[Sequence[tuple[str, int]]],
+    schema: pa.Schema,
+    function: ArrowFunction,
+    *,
+    check: bool,
+) -> ArrowFunction:
+    """What a task does that gets its number: the rows of its files, through the function."""
+    inside = pa.schema([field for field in schema if field.name != "set_id"])
+
+    def rows(numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        for number in numbers:
+            for path, set_id in parts[number]:
+                for batch in data_rows.rows_of(store, path, inside, check=check):
+                    of = pa.array(np.full(batch.num_rows, set_id, dtype=np.int64))
+                    yield batch.append_column("set_id", of)
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+        yield from function(rows(numbers))
+
+    return read
+
+
+def _parts(paths: Mapping[str, tuple[int, int]], cores: int) -> list[list[tuple[str, int]]]:
+    """The files and their sets by task, of about the same size; one task at least."""
+    whole = sum(size for _, size in paths.values())
+    count = max(1, min(len(paths), max(cores, -(-whole // _TASK_BYTES))))
+    parts: list[list[tuple[str, int]]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for path, (set_id, size) in sorted(paths.items(), key=lambda each: (-each[1][1], each[0])):
+        least = sizes.index(min(sizes))
+        parts[least].append((path, set_id))
+        sizes[least] += size
+    return parts

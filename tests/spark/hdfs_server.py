@@ -1,0 +1,136 @@
+"""A real HDFS for the tests: a name node and a data node on loopback, in processes of their own.
+
+The jars come from the Java registry by the Ivy that PySpark ships, as those of Kafka.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from kafka_broker import jars, java
+from processes import bury, free_ports, tail
+
+HDFS = {
+    f"org.apache.hadoop:{name}:3.5.0": True
+    for name in ("hadoop-hdfs", "hadoop-hdfs-client", "hadoop-common")
+}
+START_S = 120
+_LOG = """\
+log4j.rootLogger=WARN, out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.SimpleLayout
+"""
+_NODE = "org.apache.hadoop.hdfs.server"
+
+
+class Hdfs:
+    """An HDFS that runs.
+
+    Attributes:
+        root: its URI.
+    """
+
+    def __init__(self, root: str, rest: str) -> None:
+        """Of the one at ``root``, whose REST interface is at ``rest`` (host and port)."""
+        self.root = root
+        self._rest = rest
+
+    def conf(self) -> dict[str, str]:
+        """The Spark conf by which Hadoop and absflow find it."""
+        return {
+            "spark.hadoop.dfs.namenode.http-address": self._rest,
+            "spark.hadoop.dfs.replication": "1",
+        }
+
+    def ready(self) -> bool:
+        """Whether it takes files: a data node is there, and the safe mode is over."""
+        url = f"http://{self._rest}/webhdfs/v1/ready?op=CREATE&noredirect=true&user.name=root"
+        try:
+            request = urllib.request.Request(url, method="PUT")
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+
+@contextmanager
+def hdfs(folder: Path) -> Iterator[Hdfs]:
+    """One for the time of a block; its logs and data are in ``folder``.
+
+    Raises:
+        RuntimeError: it did not come up; with the ends of its logs.
+    """
+    class_path = os.pathsep.join([str(folder / "conf"), *jars(HDFS, folder)])
+    ports = [f"127.0.0.1:{port}" for port in free_ports(5)]
+    root, rest, *of_data = ports
+    for pages in ("hdfs", "datanode"):  # of which the jars have none, and which must be there
+        (folder / "conf/webapps" / pages).mkdir(parents=True)
+    (folder / "conf/log4j.properties").write_text(_LOG)
+    _write_conf(folder / "conf/core-site.xml", {"fs.defaultFS": f"hdfs://{root}"})
+    _write_conf(folder / "conf/hdfs-site.xml", _conf(folder, rest, of_data))
+    command = [java(), "-cp", class_path, "-Xmx384m", "-XX:+UseSerialGC"]
+    command += ["-XX:TieredStopAtLevel=1", f"-Dhadoop.log.dir={folder}"]
+    nodes = {"namenode": f"{_NODE}.namenode.NameNode", "datanode": f"{_NODE}.datanode.DataNode"}
+    log = folder / "namenode.log"
+    with log.open("w") as out:
+        form = [*command, nodes["namenode"], "-format", "-nonInteractive"]
+        if subprocess.run(form, cwd=folder, stdout=out, stderr=out, check=False).returncode:
+            raise RuntimeError(f"the name node could not format its storage:\n{tail(log)}")
+    running = []
+    try:
+        for name, main in nodes.items():
+            with (folder / f"{name}.log").open("a") as out:
+                running.append(
+                    subprocess.Popen(
+                        [*command, main],
+                        cwd=folder,
+                        stdout=out,
+                        stderr=out,
+                        start_new_session=True,
+                    )
+                )
+        there = Hdfs(f"hdfs://{root}", rest)
+        deadline = time.monotonic() + START_S
+        while not there.ready():
+            if time.monotonic() > deadline or any(node.poll() is not None for node in running):
+                ends = "\n".join(tail(folder / f"{name}.log") for name in nodes)
+                raise RuntimeError(f"HDFS did not come up:\n{ends}")
+            time.sleep(0.2)
+        yield there
+    finally:
+        for node in running:
+            bury(node)
+
+
+def _conf(folder: Path, rest: str, of_data: list[str]) -> dict[str, object]:
+    address, http, ipc = of_data
+    return {
+        "dfs.namenode.name.dir": f"file://{folder}/name",
+        "dfs.datanode.data.dir": f"file://{folder}/data",
+        "dfs.namenode.http-address": rest,
+        "dfs.datanode.address": address,
+        "dfs.datanode.http.address": http,
+        "dfs.datanode.ipc.address": ipc,
+        "dfs.datanode.hostname": "127.0.0.1",
+        "dfs.replication": 1,
+        "dfs.permissions.enabled": "false",
+        # The first look at whether there is room, and whether enough blocks are known, comes soon.
+        "dfs.namenode.safemode.extension": 0,
+        "dfs.namenode.fs-limits.min-block-size": 0,
+        "dfs.datanode.du.reserved": 0,
+    }
+
+
+def _write_conf(file: Path, values: Mapping[str, object]) -> None:
+    lines = [
+        f"<property><name>{name}</name><value>{escape(str(value))}</value></property>"
+        for name, value in values.items()
+    ]
+    file.write_text(f"<configuration>{''.join(lines)}</configuration>")
