@@ -80,7 +80,7 @@ class SetRows:
         paths = {file_of(folder, path): of for path, of in sizes.items()}
         parts = _parts(paths, self._spark.sparkContext.defaultParallelism)
         read = _reader(store, parts, schema, function, check=checks_pages(self._spark))
-        return self._spark.range(0, len(parts), 1, len(parts)).mapInArrow(read, made)
+        return map_in_arrow(self._spark.range(0, len(parts), 1, len(parts)), read, made)
 
     def _encrypted(self) -> bool:
         hadoop = self._spark.sparkContext._jsc.hadoopConfiguration()
