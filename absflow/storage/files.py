@@ -38,7 +38,7 @@ class Files:
     def __init__(self, spark: SparkSession) -> None:
         """Use the Hadoop configuration of ``spark``."""
         self._spark = spark
-        self._buckets: dict[str, Store] = {}
+        self._stores: dict[str, Store] = {}
 
     @cached_property
     def _hadoop(self) -> HadoopStore:
@@ -148,12 +148,12 @@ class Files:
             return self._at(self.qualified(path))
         if scheme == "file":
             return _MOUNTED, path
-        if scheme not in _S3:
+        if scheme not in (*_S3, "hdfs"):
             return self._hadoop, path
-        bucket = f"{scheme}://{rest.lstrip('/').partition('/')[0]}"
-        if bucket not in self._buckets:
-            self._buckets[bucket] = self._bucket(bucket)
-        return self._buckets[bucket], path
+        root = f"{scheme}://{rest.lstrip('/').partition('/')[0]}"
+        if root not in self._stores:
+            self._stores[root] = self._bucket(root) if scheme in _S3 else self._hdfs(root)
+        return self._stores[root], path
 
     def _bucket(self, bucket: str) -> Store:
         try:
@@ -170,3 +170,13 @@ class Files:
             bucket, lambda name: option(f"{own}.{name}") or option(f"fs.s3a.{name}")
         )
         return found or self._hadoop
+
+    def _hdfs(self, root: str) -> Store:
+        try:
+            from absflow.storage.stores.webhdfs import webhdfs_store
+        except ImportError as error:
+            raise StorageError(
+                f"{root!r} is HDFS, which absflow reaches by requests, and that is not installed; "
+                "pip install 'absflow[hdfs]' on the driver and on every executor"
+            ) from error
+        return webhdfs_store(root, self._hadoop.option, self._hadoop.user()) or self._hadoop

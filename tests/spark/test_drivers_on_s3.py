@@ -13,7 +13,7 @@ import pytest
 from chain import expected
 from deltalake import DeltaTable
 from diamond import write_source
-from on_s3 import class_path, started
+from on_store import class_path, started
 from processes import bury, tail
 from reading import assert_same_rows
 from s3_server import KEY, SECRET, S3Server, s3_server

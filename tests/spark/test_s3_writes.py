@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from on_s3 import class_path, started
+from on_store import class_path, started
 from processes import bury, tail
 from s3_server import s3_server
 

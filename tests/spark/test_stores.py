@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hdfs_server import Hdfs, hdfs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -20,10 +21,11 @@ from absflow.storage.stores.contract import Store
 from absflow.storage.stores.hadoop import HadoopStore
 from absflow.storage.stores.mounted import MountedStore
 from absflow.storage.stores.objects import ObjectStore, object_store
+from absflow.storage.stores.webhdfs import WebHdfsStore, webhdfs_store
 
 pytestmark = pytest.mark.spark
 
-KINDS = ["mounted", "s3", "hadoop"]
+KINDS = ["mounted", "s3", "hdfs", "hadoop"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+    with hdfs(tmp_path_factory.mktemp("hdfs")) as there:
+        yield there
+
+
+def hdfs_store(there: Hdfs, more: Mapping[str, str] | None = None) -> WebHdfsStore | None:
+    """By what Hadoop's client would find in its conf."""
+    conf = there.conf() | {f"spark.hadoop.{name}": value for name, value in (more or {}).items()}
+    return webhdfs_store(there.root, lambda name: conf.get(f"spark.hadoop.{name}"), "tests")
+
+
 def options(server: S3Server) -> Callable[[str], str | None]:
     """What Hadoop's client would find in its conf."""
     conf = server.conf()
@@ -53,6 +67,11 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "hadoop":
         spark: SparkSession = request.getfixturevalue("spark")
         return Place(HadoopStore(spark), f"file:{tmp_path}/below")
+    if request.param == "hdfs":
+        there: Hdfs = request.getfixturevalue("there")
+        there_store = hdfs_store(there)
+        assert there_store is not None
+        return Place(there_store, f"{there.root}/{abs(hash(tmp_path))}/below")
     server: S3Server = request.getfixturevalue("server")
     bucket = server.bucket(f"test-{abs(hash(tmp_path))}")
     store = object_store(bucket, options(server))
@@ -93,7 +112,7 @@ def test_a_storage_is_as_a_dictionary_of_whole_files(
     assert store.names(folder) == []
 
 
-@pytest.mark.parametrize("place", ["mounted", "s3"], indirect=True)
+@pytest.mark.parametrize("place", ["mounted", "s3", "hdfs"], indirect=True)
 def test_of_many_that_create_one_file_one_has_it(place: Place) -> None:
     """The file is that one's, whole; and it has it still if it asks again.
 
@@ -226,3 +245,31 @@ def test_the_conf_of_hadoops_client_is_taken_over() -> None:
     assert made(aws_credentials_provider="org.example.OurProvider") is None
     default = "org.x.TemporaryAWSCredentialsProvider,\n  org.x.IAMInstanceCredentialsProvider"
     assert made(aws_credentials_provider=default) is not None
+
+
+def test_hdfs_that_asks_for_more_is_left_to_hadoop(there: Hdfs) -> None:
+    """Kerberos and several name nodes; an address for all is that of the name node's machine."""
+    authority = there.root.partition("://")[2]
+    assert hdfs_store(there, {"hadoop.security.authentication": "kerberos"}) is None
+    assert hdfs_store(there, {f"dfs.ha.namenodes.{authority}": "a,b"}) is None
+    anywhere = hdfs_store(there, {"dfs.namenode.http-address": "0.0.0.0:99"})
+    assert anywhere is not None
+    assert anywhere.rest == f"http://{authority.partition(':')[0]}:99"
+    unsaid = webhdfs_store("hdfs://name:8020", lambda _: None, "tests")
+    assert unsaid == WebHdfsStore("hdfs://name:8020", "http://name:9870", "tests")
+
+
+def test_what_hdfs_refuses_is_an_error_with_the_path(there: Hdfs) -> None:
+    """And what it says of it; nobody there is one, too."""
+    store = hdfs_store(there)
+    assert store is not None
+    path = f"{there.root}/refused/file"
+    store.add(path, b"x")
+    with pytest.raises(StorageError, match=r"could not write 'hdfs://.*file'.*AlreadyExists"):
+        store.add(path, b"y")
+    with pytest.raises(StorageError, match=r"could not write 'hdfs://.*file/below'"):
+        store.write(f"{path}/below", b"y")
+    assert store.read(path) == b"x"
+    nobody = WebHdfsStore("hdfs://127.0.0.1:1", "http://127.0.0.1:1", "tests")
+    with pytest.raises(StorageError, match=r"could not read 'hdfs://127\.0\.0\.1:1/a'"):
+        nobody.read("hdfs://127.0.0.1:1/a")

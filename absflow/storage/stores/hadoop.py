@@ -26,6 +26,7 @@ class HadoopStore:
         self._context = jvm.org.apache.hadoop.fs.FileContext
         self._io = jvm.org.apache.commons.io.IOUtils
         self._status = jvm.org.apache.hadoop.fs.FileStatus
+        self._users = jvm.org.apache.hadoop.security.UserGroupInformation
         self._arraycopy = jvm.java.lang.System.arraycopy
         self._paths_of = jvm.org.apache.hadoop.fs.FileUtil.stat2Paths
         self._text_of = jvm.org.apache.commons.lang3.ArrayUtils.toString
@@ -129,6 +130,10 @@ class HadoopStore:
         """A value of Hadoop's configuration, a secret from where the user keeps it, too."""
         found = self._conf.getPassword(name)
         return None if found is None else "".join(found)
+
+    def user(self) -> str:
+        """Who this process is to Hadoop, by a short name."""
+        return str(self._users.getCurrentUser().getShortUserName())
 
     def _put(self, path: str, data: Any, *, overwrite: bool) -> None:
         stream = self._fs(path).create(self._path(path), overwrite)

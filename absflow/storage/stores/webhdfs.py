@@ -24,6 +24,7 @@ from absflow.storage.stores.contract import refused
 __all__ = ["WebHdfsStore", "webhdfs_store"]
 
 _PORT = "9870"  # of the name node's REST interface, if the conf does not say
+_ABSENT = (FileNotFoundError, NotADirectoryError)
 # Seconds to connect, and without a byte.
 _PATIENCE = (10, 120)
 
@@ -47,7 +48,7 @@ class WebHdfsStore:
         try:
             # An OPEN of what is not there is answered by an error that says so.
             answer = self._ask("GET", path, "OPEN")
-        except FileNotFoundError:
+        except _ABSENT:
             return None
         except OSError as error:
             raise refused("read", path, error) from error
@@ -80,7 +81,7 @@ class WebHdfsStore:
         """A directory exists if it is empty, too."""
         try:
             self._ask("GET", path, "GETFILESTATUS")
-        except FileNotFoundError:
+        except _ABSENT:
             return False
         except OSError as error:
             raise refused("look for", path, error) from error
@@ -90,7 +91,7 @@ class WebHdfsStore:
         """All of them, by one request."""
         try:
             found = self._ask("GET", folder, "LISTSTATUS").json()["FileStatuses"]["FileStatus"]
-        except FileNotFoundError:
+        except _ABSENT:
             return []
         except OSError as error:
             raise refused("list", folder, error) from error
@@ -162,6 +163,7 @@ def _checked(answer: requests.Response) -> requests.Response:
 
     Raises:
         FileNotFoundError: there is no such file or directory.
+        NotADirectoryError: what is above it is a file.
         OSError: of anything else, with what HDFS says.
     """
     if answer.ok:
@@ -173,6 +175,8 @@ def _checked(answer: requests.Response) -> requests.Response:
         kind, text = str(answer.status_code), answer.reason
     if kind == "FileNotFoundException":
         raise FileNotFoundError(text)
+    if kind == "ParentNotDirectoryException" or text.endswith("(is not a directory)"):
+        raise NotADirectoryError(text)
     raise OSError(f"{kind}: {text}")
 
 

@@ -1,6 +1,6 @@
-"""The job of ``chain.py`` with storage root and sink in a bucket, in a process of its own.
+"""The job of ``chain.py`` with storage root and sink on a store, in a process of its own.
 
-``python on_s3.py ROOT BUCKET [NAME=VALUE ...]`` runs it to its end over the files in ``ROOT/a``,
+``python on_store.py ROOT PLACE [NAME=VALUE ...]`` runs it to its end over the files in ``ROOT/a``,
 with this Spark conf, and compares what it left with pandas.
 """
 
@@ -11,13 +11,13 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from chain import SETTINGS, chain, expected
 from delta import configure_spark_with_delta_pip
 from kafka_broker import jars
 from pyspark.sql import SparkSession
 from reading import assert_same_rows
-from s3_server import S3Server
 from session import builder
 
 import absflow
@@ -27,6 +27,13 @@ import absflow
 HADOOP_AWS = {"org.apache.hadoop:hadoop-aws:3.5.0": True}
 
 
+class Server(Protocol):
+    """Of a store."""
+
+    def conf(self) -> dict[str, str]:
+        """The Spark conf by which it is found."""
+
+
 def class_path(folder: Path) -> str:
     """Hadoop's S3 client and what it needs, downloaded at the first time."""
     return os.pathsep.join(jars(HADOOP_AWS, folder))
@@ -34,9 +41,9 @@ def class_path(folder: Path) -> str:
 
 def started(
     root: Path,
-    bucket: str,
-    server: S3Server,
-    jars: str,
+    place: str,
+    server: Server,
+    jars: str = "",
     more: Mapping[str, str] | None = None,
     *,
     name: str = "log",
@@ -46,24 +53,26 @@ def started(
 
     Args:
         root: where its input is.
-        bucket: the URI below which storage root and sink lie.
-        server: of the bucket.
-        jars: of :func:`class_path`.
+        place: the URI below which storage root and sink lie.
+        server: of the store.
+        jars: of :func:`class_path`, for S3.
         more: Spark conf.
         name: of the file.
-        program: another one beside this, which takes bucket and conf.
+        program: another one beside this, which takes place and conf.
     """
     here = Path(__file__)
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(here.parent)}
     environment |= {"PYSPARK_PYTHON": sys.executable}
-    conf = {**server.conf(), "spark.driver.extraClassPath": jars, **(more or {})}
+    conf = {**server.conf(), **(more or {})}
+    if jars:
+        conf["spark.driver.extraClassPath"] = jars
     words = [f"{name}={value}" for name, value in conf.items()]
     run = [sys.executable, str(here), str(root)]
     if program:
         run = [sys.executable, str(here.with_name(program))]
     with (root / name).open("a") as log:
         return subprocess.Popen(
-            [*run, bucket, *words],
+            [*run, place, *words],
             env=environment,
             stdout=log,
             stderr=log,
@@ -71,29 +80,29 @@ def started(
         )
 
 
-def main(root: Path, bucket: str, more: Mapping[str, str]) -> None:
+def main(root: Path, place: str, more: Mapping[str, str]) -> None:
     """Run the job to its end in this process, and compare what it left with pandas."""
     start = builder()
-    given = {"storage.path": f"{bucket}/job", **SETTINGS}
+    given = {"storage.path": f"{place}/job", **SETTINGS}
     for name, value in ({f"spark.absflow.{n}": v for n, v in given.items()} | more).items():
         start = start.config(name, value)
     spark = configure_spark_with_delta_pip(start).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    run = chain(spark, root, f"{bucket}/sink").start()
+    run = chain(spark, root, f"{place}/sink").start()
     assert run.await_termination(timeout=300)
     assert run.finished_checkpoint is not None
     progress = run.progress()
-    check(spark, root, bucket, run.finished_checkpoint)
+    check(spark, root, place, run.finished_checkpoint)
     print(f"checkpoint {run.finished_checkpoint} is right", progress)
     spark.stop()
 
 
-def check(spark: SparkSession, root: Path, bucket: str, checkpoint: int) -> None:
+def check(spark: SparkSession, root: Path, place: str, checkpoint: int) -> None:
     """The sink, and the state at a checkpoint, are those of all files."""
     due = expected(root, len(list((root / "a").glob("*.parquet"))))
-    sink = spark.read.format("delta").load(f"{bucket}/sink").toPandas()
+    sink = spark.read.format("delta").load(f"{place}/sink").toPandas()
     assert_same_rows(sink, due["sink"], ["id"])
-    history = absflow.history(spark, f"{bucket}/job")
+    history = absflow.history(spark, f"{place}/job")
     for stage, key in (("left", "k"), ("tally", "g")):
         state = history.state(stage, checkpoint).toPandas()
         assert_same_rows(state, due[stage], [key])
