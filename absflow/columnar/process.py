@@ -41,7 +41,7 @@ from absflow.columnar.result import (
     new_state,
 )
 from absflow.columnar.state import HIDDEN_COLUMNS, KeyedState, Touched
-from absflow.columnar.timers import NEVER, Domain
+from absflow.columnar.timers import NEVER, TIMER_COLUMNS, Domain
 from absflow.columnar.whereabouts import line_of, line_of_error, trace_of
 from absflow.errors import ProcessError, ResultError
 from absflow.protocol.event_time import to_datetime
@@ -186,11 +186,9 @@ class _Given:
     def timers(self) -> dict[str, pa.ChunkedArray]:
         """The keys' timers, by domain."""
         table = self.touched.table
-        return {
-            domain.value: table[domain.column]
-            for domain in Domain
-            if domain.column in table.column_names
-        }
+        if TIMER_COLUMNS[0] not in table.column_names:
+            return {}
+        return {domain.value: table[domain.column] for domain in Domain}
 
     def only(self, start: int, stop: int) -> _Given:
         """The part that belongs to the keys numbered ``start`` to ``stop``."""
@@ -229,8 +227,10 @@ def call(
     none = np.zeros(rows.num_rows, dtype=bool)
     touched = state.touched(unique, made.expired_upto)
     given = _Given(rows, touched, codes, none if late is None else late)
-    past = {Domain.EVENT: made.reached, Domain.PROCESSING: -NEVER}
-    times = {domain: np.full(unique.num_rows, time) for domain, time in past.items()}
+    times: dict[Domain, npt.NDArray[np.int64]] = {}
+    if TIMER_COLUMNS[0] in state.table.column_names:
+        past = {Domain.EVENT: made.reached, Domain.PROCESSING: -NEVER}
+        times = {domain: np.full(unique.num_rows, time) for domain, time in past.items()}
     at = None if made.expiry is None else _touched_by_rows(made, made.expiry, given)
     return _called(process, made, given, state, times, at, fired=False)
 

@@ -90,13 +90,17 @@ def new_state(
         Misfit: it is not what the stage declares.
     """
     given = touched.table.num_rows
-    hidden = [name for name in HIDDEN_COLUMNS if name in touched.table.column_names]
-    keys, visible = touched.table.select(range(before.keys)), touched.table.drop_columns(hidden)
-    rows, which = visible.slice(0, 0), np.empty(0, dtype=np.int64)
-    if result.state is not None:
+    names = touched.table.column_names
+    hidden = [name for name in HIDDEN_COLUMNS if name in names]
+    visible = touched.table.drop_columns(hidden) if hidden else touched.table
+    keys = touched.table.select(range(before.keys))
+    if result.state is None:
+        rows, which = visible.slice(0, 0), np.empty(0, dtype=np.int64)
+    else:
         rows = conform(result.state, visible.schema, "state")
-        which = _whose(rows.select(keys.column_names), keys, "state")
-        _check_once(rows.select(keys.column_names), which)
+        named = rows.select(range(before.keys))
+        which = _whose(named, keys, "state")
+        _check_once(named, which)
     gone, written = _flags(result.delete, given), which
     if TIMER_COLUMNS[0] in hidden:
         columns, changed = _with_timers(result, touched.table, keys, past, gone)
@@ -172,9 +176,9 @@ def _whose(named: pa.Table, keys: pa.Table, what: str) -> npt.NDArray[np.int64]:
 
 
 def _check_once(named: pa.Table, which: npt.NDArray[np.int64]) -> None:
-    if len(np.unique(which)) != len(which):
-        values, counts = np.unique(which, return_counts=True)
-        twice = int(np.flatnonzero(which == values[counts > 1][0])[0])
+    counts = np.bincount(which)
+    if counts.max(initial=0) > 1:
+        twice = int(np.flatnonzero(which == counts.argmax())[0])
         raise Misfit(
             f"the process function returned several state rows for key "
             f"{named.slice(twice, 1).to_pylist()[0]}, but a key has one"

@@ -273,7 +273,8 @@ def store_base(
 
 def _with_times(state: KeyedState, kept: KeyGroupState) -> KeyGroupState:
     # Of what the base has it is known from before.
-    kept = replace(kept, last_touched=max(kept.last_touched, last_touched(state.table)))
+    if (newest := last_touched(state.table)) > kept.last_touched:
+        kept = replace(kept, last_touched=newest)
     if TIMER_COLUMNS[0] not in state.table.column_names:
         return kept
     event, processing = state.next_timers()
