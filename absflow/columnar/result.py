@@ -90,8 +90,7 @@ def new_state(
         Misfit: it is not what the stage declares.
     """
     given = touched.table.num_rows
-    names = touched.table.column_names
-    hidden = [name for name in HIDDEN_COLUMNS if name in names]
+    hidden = [name for name in HIDDEN_COLUMNS if name in touched.table.column_names]
     visible = touched.table.drop_columns(hidden) if hidden else touched.table
     keys = touched.table.select(range(before.keys))
     if result.state is None:

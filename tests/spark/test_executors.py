@@ -70,10 +70,11 @@ class Driver:
         there = self.rows("channels/left/attempt=1", "_kind", _kind="BARRIER")
         return self.pending(behind=0) if there else None
 
-    def read_all(self) -> bool | None:
-        """Once a checkpoint has completed that holds every file."""
+    def read_all(self, behind: int = 0) -> bool | None:
+        """Once a checkpoint later than another one has completed that holds every file."""
         rows = self.rows("checkpoints", "checkpoint_id", "kind", "stages", kind="COMPLETED")
-        return any(files_read(row, "left", "a") == FILES for row in rows) or None
+        later = (row for row in rows if row["checkpoint_id"] > behind)
+        return any(files_read(row, "left", "a") == FILES for row in later) or None
 
     def wait(self, condition: Callable[[], Found | None]) -> Found:
         """Look until there is something, while the job runs."""
@@ -125,7 +126,7 @@ def test_an_executor_is_killed_in_the_middle_of_a_checkpoint(
         second = job.kill_when(lambda: job.pending(first.checkpoint), other)
         for _ in itertools.islice(files, FILES - FIRST):
             pass
-        job.wait(job.read_all)
+        job.wait(lambda: job.read_all(second.checkpoint))
         job.process.send_signal(signal.SIGTERM)
         assert job.process.wait(PATIENCE_S) == 0, tail(tmp_path / "driver.log")
         started = cluster.executors()
