@@ -8,9 +8,7 @@ table's log says.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +19,8 @@ from pyspark.sql.types import StructType
 
 from absflow.spark.worker.any_names import ArrowFunction, map_in_arrow
 from absflow.storage.delta import data_rows, tables
-from absflow.storage.delta.classes import delta_classes
 from absflow.storage.delta.log import file_of
+from absflow.storage.delta.newest import columns, described, files_of, is_encrypted, newest
 from absflow.storage.files import Files
 from absflow.storage.session import checks_pages
 from absflow.storage.stores.contract import Store
@@ -36,7 +34,6 @@ _LEFT_OUT = ("checkpoint_id", "key_group")
 _VERSIONS = (1, 3)
 # What asks nothing of who reads the files that a version names.
 _FEATURES = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
-_ENCRYPTED = "parquet.crypto.factory.class"
 
 
 class SetRows:
@@ -69,7 +66,7 @@ class SetRows:
             StorageError: the table cannot be read.
         """
         place = self._files.for_workers(self._path)
-        if place is None or self._encrypted():
+        if place is None or is_encrypted(self._spark):
             return map_in_arrow(self.frame(), function, made)
         store, folder = place
         with tables.reading(self._path):
@@ -82,26 +79,17 @@ class SetRows:
         read = _reader(store, parts, schema, function, check=checks_pages(self._spark))
         return map_in_arrow(self._spark.range(0, len(parts), 1, len(parts)), read, made)
 
-    def _encrypted(self) -> bool:
-        hadoop = self._spark.sparkContext._jsc.hadoopConfiguration()
-        return hadoop.get(_ENCRYPTED) is not None
-
     def _found(self) -> tuple[pa.Schema, dict[str, tuple[int, int]]] | None:
         """The columns, and of each file its set and size; None if Spark alone can read it."""
-        scala = delta_classes(self._spark.sparkContext._jvm)
-        session: Any = self._spark._jsparkSession
-        with scala.active(session):
-            snapshot = scala.delta_log.forTable(session, self._path).startTransaction().snapshot()
-            protocol = json.loads(snapshot.protocol().json())["protocol"]
+        with newest(self._spark, self._path) as version:
+            protocol, metadata = described(version)
             named = set(protocol.get("readerFeatures", ())) <= _FEATURES
             if protocol["minReaderVersion"] not in _VERSIONS or not named:
                 return None
-            described = json.loads(snapshot.metadata().schemaString())
-            files = DataFrame(snapshot.allFiles().toDF(), self._spark)
             set_id = F.col("partitionValues")["set_id"].cast("long")
-            mine = files.where(set_id.isin(*self._sets))
+            mine = files_of(self._spark, version).where(set_id.isin(*self._sets))
             rows = mine.select("path", set_id.alias("set_id"), "size").collect()
-        schema = to_arrow_schema(StructType.fromJson(described), timezone="UTC")
+        schema = to_arrow_schema(columns(metadata), timezone="UTC")
         schema = pa.schema([field for field in schema if field.name not in _LEFT_OUT])
         return schema, {row["path"]: (row["set_id"], row["size"]) for row in rows}
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from absflow.storage.delta.classes import delta_classes
+from absflow.storage.delta.newest import files_of, newest
 
 __all__ = ["NamedFiles"]
 
@@ -18,12 +17,9 @@ class NamedFiles:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         """Of the table at ``path`` as it is now."""
-        scala = delta_classes(spark.sparkContext._jvm)
-        session: Any = spark._jsparkSession
-        with scala.active(session):
-            snapshot = scala.delta_log.forTable(session, path).startTransaction().snapshot()
-            self._paths = _paths(snapshot.allFiles(), spark)
-            self._paths = self._paths.union(_paths(snapshot.tombstones(), spark))
+        with newest(spark, path) as version:
+            tombstones = DataFrame(version.tombstones().toDF(), spark)
+            self._paths = files_of(spark, version).select("path").union(tombstones.select("path"))
 
     def directories(self) -> set[str]:
         """The directories of the table in which they lie, of one level of partitions."""
@@ -38,7 +34,3 @@ class NamedFiles:
     def all(self) -> set[str]:
         """All of them, from the table's path on."""
         return {row[0] for row in self._paths.collect()}
-
-
-def _paths(actions: Any, spark: SparkSession) -> DataFrame:
-    return DataFrame(actions.toDF(), spark).select("path")

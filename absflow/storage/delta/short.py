@@ -7,7 +7,6 @@ several.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
+from absflow.storage.delta import newest
 from absflow.storage.delta.data_rows import batches_of
 from absflow.storage.delta.log import (
     actions_of,
@@ -99,8 +98,7 @@ def _read(
             return None
         if sum(found.sizes.values()) > most_bytes:
             return None
-        described = StructType.fromJson(json.loads(found.metadata["schemaString"]))
-        schema = to_arrow_schema(described, timezone="UTC")
+        schema = to_arrow_schema(newest.columns(found.metadata), timezone="UTC")
         if columns is not None:
             schema = pa.schema([each for each in schema if each.name in columns])
 

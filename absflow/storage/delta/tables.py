@@ -26,7 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.errors import StorageError
 from absflow.storage.delta import log
-from absflow.storage.delta.classes import delta_classes
+from absflow.storage.delta.newest import files_of, newest
 from absflow.storage.files import Files
 from absflow.storage.session import conf_set
 
@@ -136,14 +136,11 @@ def rows_by_partition(spark: SparkSession, path: str, column: str) -> dict[int, 
     A file of which the log does not say it (``spark.databricks.delta.stats.collect`` is off) counts
     as none. Errors as of :func:`read`.
     """
-    scala = delta_classes(spark.sparkContext._jvm)
-    session: Any = spark._jsparkSession
-    with reading(path), scala.active(session):
-        snapshot = scala.delta_log.forTable(session, path).startTransaction().snapshot()
-        files = DataFrame(snapshot.allFiles().toDF(), spark)
+    with reading(path), newest(spark, path) as version:
         value = F.col("partitionValues")[column].cast("long")
         counted = F.get_json_object("stats", "$.numRecords").cast("long")
-        rows = files.groupBy(value.alias("value")).agg(F.sum(counted).alias("rows"))
+        files = files_of(spark, version).groupBy(value.alias("value"))
+        rows = files.agg(F.sum(counted).alias("rows"))
         return {row["value"]: row["rows"] or 0 for row in rows.toArrow().to_pylist()}
 
 

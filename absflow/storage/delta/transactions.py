@@ -35,6 +35,7 @@ from absflow.storage.delta import data_files
 from absflow.storage.delta.classes import delta_classes
 from absflow.storage.delta.data_files import PlainTable
 from absflow.storage.delta.log import LogTail, find_commit
+from absflow.storage.delta.newest import columns, described, is_encrypted, newest
 from absflow.storage.files import Files
 
 __all__ = [
@@ -49,7 +50,6 @@ __all__ = [
 ]
 
 _CODEC = "spark.sql.parquet.compression.codec"
-_ENCRYPTED = "parquet.crypto.factory.class"
 _WRITTEN = pa.schema([("add", pa.string()), ("message", pa.string())])
 _lock = threading.Lock()
 _known: dict[str, _Transactions] = {}
@@ -121,10 +121,7 @@ class ArrowRows:
 
 def plain_table(spark: SparkSession, path: str, schema: pa.Schema) -> PlainTable | None:
     """The table, if workers may write files with these columns for it."""
-    scala = delta_classes(spark.sparkContext._jvm)
-    session: Any = spark._jsparkSession
-    with scala.active(session):
-        snapshot = scala.delta_log.forTable(session, path).startTransaction().snapshot()
+    with newest(spark, path) as snapshot:
         return _plain(spark, path, schema, Files(spark), snapshot)
 
 
@@ -211,10 +208,7 @@ def has_any(spark: SparkSession, path: str, app_id: str) -> bool:
 
 def _newest(spark: SparkSession, path: str, app_id: str) -> tuple[_Transactions, int, int]:
     """The transactions of a table, the newest of an application (-1: none), and its version."""
-    scala = delta_classes(spark.sparkContext._jvm)
-    session: Any = spark._jsparkSession
-    with scala.active(session):
-        snapshot = scala.delta_log.forTable(session, path).startTransaction().snapshot()
+    with newest(spark, path) as snapshot:
         known = _transactions(spark, path, snapshot)
         return known, known.newest(snapshot, app_id), int(snapshot.version())
 
@@ -235,7 +229,7 @@ def _write(
     if isinstance(rows, ArrowRows):
         table = _plain(spark, path, rows.schema, files, snapshot)
         return (rows.frame(), None) if table is None else _by_workers(rows, table)
-    protocol, metadata = _described(snapshot)
+    protocol, metadata = described(snapshot)
     if isinstance(rows, DriverRows):
         return _by_driver(rows, path, files, metadata), None
     if (protocol, metadata) != (rows.table.protocol, rows.table.metadata):
@@ -244,16 +238,6 @@ def _write(
             "to from now on"
         )
     return rows.adds, None
-
-
-def _described(snapshot: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The ``protocol`` and the ``metaData`` action of a version."""
-    protocol = json.loads(snapshot.protocol().json())["protocol"]
-    return protocol, json.loads(snapshot.metadata().json())["metaData"]
-
-
-def _columns(metadata: Mapping[str, Any]) -> StructType:
-    return StructType.fromJson(json.loads(metadata["schemaString"]))
 
 
 def _has_all(table: StructType, rows: StructType) -> bool:
@@ -267,13 +251,13 @@ def _plain(
 ) -> PlainTable | None:
     place = files.for_workers(path)
     codec = str(spark.conf.get(_CODEC, "snappy")).lower()
-    protocol, metadata = _described(snapshot)
+    protocol, metadata = described(snapshot)
     if (
         place is not None
         and codec in data_files.CODECS
-        and _has_all(_columns(metadata), from_arrow_schema(schema))
+        and _has_all(columns(metadata), from_arrow_schema(schema))
         and data_files.is_plain(schema, protocol, metadata)
-        and spark.sparkContext._jsc.hadoopConfiguration().get(_ENCRYPTED) is None
+        and not is_encrypted(spark)
     ):
         return PlainTable(*place, protocol, metadata, schema, codec, spark.version)
     return None
@@ -283,7 +267,7 @@ def _by_driver(
     rows: DriverRows, path: str, files: Files, metadata: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     table, version = rows.table, rows.sparkSession.version
-    seen, due = from_arrow_schema(table.schema), _columns(metadata)
+    seen, due = from_arrow_schema(table.schema), columns(metadata)
     if seen != due:
         raise StorageError(
             f"rows for table {path!r} have the columns {seen.simpleString()}, but the table has "
