@@ -11,7 +11,7 @@ from os import makedirs
 from pyspark.sql import SparkSession
 
 from absflow.errors import StorageError
-from absflow.storage.java import use_s3_classes
+from absflow.storage.java import S3_SCHEMES, use_s3_classes
 from absflow.storage.stores.contract import Store, refused
 from absflow.storage.stores.hadoop import HadoopStore
 from absflow.storage.stores.mounted import MountedStore, local
@@ -23,7 +23,6 @@ _FEW = 16
 # Directories that are looked into at a time.
 _AT_ONCE = 8
 _MOUNTED = MountedStore()
-_S3 = ("s3a", "s3", "s3n")
 
 
 class Files:
@@ -148,21 +147,18 @@ class Files:
             return self._at(self.qualified(path))
         if scheme == "file":
             return _MOUNTED, path
-        if scheme not in (*_S3, "hdfs"):
+        if scheme not in (*S3_SCHEMES, "hdfs"):
             return self._hadoop, path
         root = f"{scheme}://{rest.lstrip('/').partition('/')[0]}"
         if root not in self._stores:
-            self._stores[root] = self._bucket(root) if scheme in _S3 else self._hdfs(root)
+            self._stores[root] = self._bucket(root) if scheme in S3_SCHEMES else self._hdfs(root)
         return self._stores[root], path
 
     def _bucket(self, bucket: str) -> Store:
         try:
             from absflow.storage.stores.objects import object_store
         except ImportError as error:
-            raise StorageError(
-                f"{bucket!r} is S3, which absflow reaches by obstore, and that is not installed; "
-                "pip install 'absflow[s3]' on the driver and on every executor"
-            ) from error
+            raise _lacking(f"{bucket!r} is S3", "obstore", "s3") from error
         use_s3_classes(self._spark)
         own = f"fs.s3a.bucket.{bucket.partition('://')[2]}"
         option = self._hadoop.option
@@ -175,8 +171,12 @@ class Files:
         try:
             from absflow.storage.stores.webhdfs import webhdfs_store
         except ImportError as error:
-            raise StorageError(
-                f"{root!r} is HDFS, which absflow reaches by requests, and that is not installed; "
-                "pip install 'absflow[hdfs]' on the driver and on every executor"
-            ) from error
+            raise _lacking(f"{root!r} is HDFS", "requests", "hdfs") from error
         return webhdfs_store(root, self._hadoop.option, self._hadoop.user()) or self._hadoop
+
+
+def _lacking(what: str, library: str, extra: str) -> StorageError:
+    return StorageError(
+        f"{what}, which absflow reaches by {library}, and that is not installed; "
+        f"pip install 'absflow[{extra}]' on the driver and on every executor"
+    )

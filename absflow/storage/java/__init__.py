@@ -19,11 +19,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-__all__ = ["use_s3_classes"]
+__all__ = ["S3_SCHEMES", "use_s3_classes"]
 
+# What Hadoop has S3 under.
+S3_SCHEMES = ("s3a", "s3", "s3n")
 _LOG = logging.getLogger(__name__)
 _SOURCES = ("S3Create", "S3CreateLogStore", "S3CheckpointFiles")
-_SCHEMES = ("s3a", "s3", "s3n")
 _CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 # Spark's own; the second does not replace a file on S3, and says nothing.
 _PLAIN = {
@@ -44,7 +45,7 @@ def use_s3_classes(spark: SparkSession) -> None:
     """
     jvm: Any = spark.sparkContext._jvm
     conf = jvm.org.apache.spark.SparkEnv.get().conf()
-    stores = [f"spark.delta.logStore.{scheme}.impl" for scheme in _SCHEMES]
+    stores = [f"spark.delta.logStore.{scheme}.impl" for scheme in S3_SCHEMES]
     with _lock:
         if not any(conf.contains(name) for name in (*stores, "spark.delta.logStore.class")):
             if not _load(spark):

@@ -7,12 +7,13 @@ path.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from absflow.errors import StorageError
 
-__all__ = ["Store", "refused"]
+__all__ = ["Store", "aside_of", "refused"]
 
 
 class Store(Protocol):
@@ -50,3 +51,9 @@ def refused(verb: str, path: str, error: object) -> StorageError:
         f"could not {verb} {path!r}: {error}; spark.absflow.storage.path must name a place that "
         "the driver and every executor can read and write"
     )
+
+
+def aside_of(path: str) -> str:
+    """A name of its own beside ``path``; hidden, for a kill may leave the file there."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"

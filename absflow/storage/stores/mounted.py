@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from absflow.storage.stores.contract import refused
+from absflow.storage.stores.contract import aside_of, refused
 
 __all__ = ["MountedStore", "local"]
 
@@ -115,10 +114,9 @@ def _forget_checksum(path: str) -> None:
 
 
 def _written_aside(path: str, data: Any) -> str:
-    """A hidden file beside ``path``, for a kill may leave it there."""
-    folder, name = os.path.split(local(path))
-    os.makedirs(folder, exist_ok=True)
-    aside = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
+    """The file that :func:`aside_of` names, in the operating system's words."""
+    aside = aside_of(local(path))
+    os.makedirs(os.path.dirname(aside), exist_ok=True)
     try:
         with open(aside, "wb") as file:
             file.write(data)

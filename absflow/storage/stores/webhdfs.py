@@ -9,7 +9,6 @@ requests is an extra; who imports this has it.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from urllib.parse import quote
 
 import requests
 
-from absflow.storage.stores.contract import refused
+from absflow.storage.stores.contract import aside_of, refused
 
 __all__ = ["WebHdfsStore", "webhdfs_store"]
 
@@ -107,8 +106,7 @@ class WebHdfsStore:
 
     def _put_aside(self, path: str, data: Any, **options: str) -> bool:
         """Whether the rename found its target free, or replaces it."""
-        folder, _, name = path.rpartition("/")
-        aside = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"  # hidden, for a kill may leave it there
+        aside = aside_of(path)
         self._send(aside, data)
         try:
             answer = self._ask("PUT", aside, "RENAME", destination=self._name(path), **options)
