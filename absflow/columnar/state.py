@@ -270,9 +270,6 @@ class KeyedState:
             if table is None or not there.any():
                 continue
             column = table[MODIFIED]
-            if column.num_chunks == 1 and there.all():
-                found = column.chunk(0).to_numpy()[places]
-                break
             if column.num_chunks == 1:
                 found[there] = column.chunk(0).to_numpy()[places[there]]
             else:
