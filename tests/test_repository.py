@@ -141,6 +141,17 @@ def compose_command() -> list[str] | None:
     return None
 
 
+def test_files_that_the_second_process_gets_are_there():
+    """A name that is no file's would be seen by nothing but the time that the tests take."""
+    tree = ast.parse((ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"))
+    (second,) = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SECOND"
+    ]
+    assert second <= {path.name for path in (ROOT / "tests" / "spark").glob("test_*.py")}
+
+
 def test_functions_are_short():
     """No function of the package is longer than the ratchet allows."""
     too_long = [
