@@ -32,7 +32,11 @@ public class S3CheckpointFiles extends FileContextBasedCheckpointFileManager {
     }
   }
 
-  /** It is there once it is closed; whether there is another is asked then. */
+  /**
+   * It is there once it is closed; whether there is another is asked then. Two drivers that both
+   * have replayed a batch may write the same commit of it, and go on; the offsets of the next
+   * batch, in which its time stands, are one's.
+   */
   public static final class Created extends CancellableFSDataOutputStream {
     private final FileSystem fs;
     private final Path path;

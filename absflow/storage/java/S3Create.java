@@ -23,8 +23,8 @@ public final class S3Create {
    * Put an object in place whole by one request, which S3 refuses if there is one.
    *
    * @return false if there is one with other bytes. With these very bytes it counts as put: S3
-   *     refuses what it has taken when it is asked twice because an answer was lost. So the bytes
-   *     of one writer must not be those of another.
+   *     refuses what it has taken when it is asked twice because an answer was lost. So of two
+   *     writers with the same bytes both believe that they were first.
    */
   public static boolean put(FileSystem fs, Path path, byte[] data) throws IOException {
     try {
