@@ -16,6 +16,7 @@ from typing import Protocol
 from chain import SETTINGS, chain, expected
 from delta import configure_spark_with_delta_pip
 from kafka_broker import jars
+from processes import bury, tail
 from pyspark.sql import SparkSession
 from reading import assert_same_rows
 from session import builder
@@ -25,6 +26,7 @@ import absflow
 # With all it depends on: the bundle of the AWS SDK, 690 MB, hence on the class path and not in
 # spark.jars, which are copied for each application.
 HADOOP_AWS = {"org.apache.hadoop:hadoop-aws:3.5.0": True}
+PATIENCE_S = 800
 
 
 class Server(Protocol):
@@ -78,6 +80,25 @@ def started(
             stderr=log,
             start_new_session=True,
         )
+
+
+def run_to_end(
+    root: Path,
+    place: str,
+    server: Server,
+    jars: str = "",
+    more: Mapping[str, str] | None = None,
+    *,
+    program: str = "",
+) -> str:
+    """What :func:`started` prints, to its end, which is a good one."""
+    process = started(root, place, server, jars, more, program=program)
+    try:
+        code = process.wait(PATIENCE_S)
+    finally:
+        bury(process)
+    assert code == 0, tail(root / "log")
+    return (root / "log").read_text()
 
 
 def main(root: Path, place: str, more: Mapping[str, str]) -> None:

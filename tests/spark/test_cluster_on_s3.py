@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 from cluster import standalone
 from diamond import write_source
-from on_store import class_path, started
-from processes import bury, tail
+from on_store import class_path, run_to_end
 from s3_server import s3_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 
 FILES = 3
-PATIENCE_S = 800
 
 
 def test_executors_write_to_the_bucket_as_the_driver_does(tmp_path: Path) -> None:
@@ -24,14 +22,9 @@ def test_executors_write_to_the_bucket_as_the_driver_does(tmp_path: Path) -> Non
     with s3_server(tmp_path) as server, standalone(tmp_path) as cluster:
         bucket = server.bucket("cluster")
         conf = {**cluster.conf(), "spark.executor.extraClassPath": path}
-        process = started(tmp_path, bucket, server, path, conf)
-        try:
-            code = process.wait(PATIENCE_S)
-        finally:
-            bury(process)
+        said = run_to_end(tmp_path, bucket, server, path, conf)
         counts = server.counts()
-    assert code == 0, tail(tmp_path / "log")
-    assert " is right" in (tmp_path / "log").read_text()
+    assert " is right" in said
     assert len(cluster.executors()) == len(cluster.workers)
     assert any(path.endswith(".delta") for method, path in counts if method == "PUT")
     assert not [path for method, path in counts if method == "PUT" and path.endswith(".tmp")]

@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 from diamond import write_source
 from hdfs_server import hdfs
-from on_store import started
-from processes import bury, tail
+from on_store import run_to_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 FILES = 3
-PATIENCE_S = 800
 
 
 def test_a_job_on_hdfs_ends_equal_to_pandas(tmp_path: Path) -> None:
@@ -21,10 +19,4 @@ def test_a_job_on_hdfs_ends_equal_to_pandas(tmp_path: Path) -> None:
     write_source(tmp_path / "a", files=FILES, rows=50, seed=26)
     (tmp_path / "hdfs").mkdir()
     with hdfs(tmp_path / "hdfs") as there:
-        process = started(tmp_path, f"{there.root}/some", there)
-        try:
-            code = process.wait(PATIENCE_S)
-        finally:
-            bury(process)
-    assert code == 0, tail(tmp_path / "log")
-    assert " is right" in (tmp_path / "log").read_text()
+        assert " is right" in run_to_end(tmp_path, f"{there.root}/some", there)

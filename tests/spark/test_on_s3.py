@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 from diamond import write_source
-from on_store import class_path, started
-from processes import bury, tail
+from on_store import class_path, run_to_end
 from s3_server import s3_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 FILES = 3
-PATIENCE_S = 800
 
 
 def test_a_job_in_a_bucket_ends_equal_to_pandas(tmp_path: Path) -> None:
@@ -21,14 +19,9 @@ def test_a_job_in_a_bucket_ends_equal_to_pandas(tmp_path: Path) -> None:
     write_source(tmp_path / "a", files=FILES, rows=50, seed=26)
     with s3_server(tmp_path) as server:
         bucket = server.bucket("one")
-        process = started(tmp_path, bucket, server, class_path(tmp_path))
-        try:
-            code = process.wait(PATIENCE_S)
-        finally:
-            bury(process)
+        said = run_to_end(tmp_path, bucket, server, class_path(tmp_path))
         counts = server.counts()
-    assert code == 0, tail(tmp_path / "log")
-    assert " is right" in (tmp_path / "log").read_text()
+    assert " is right" in said
     lines = [f"{count} {method} {path}" for (method, path), count in counts.most_common()]
     (tmp_path / "counts").write_text("\n".join(lines))
     for stage in ("left", "tally"):

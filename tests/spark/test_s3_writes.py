@@ -6,13 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from on_store import class_path, started
-from processes import bury, tail
+from on_store import class_path, run_to_end
 from s3_server import s3_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-PATIENCE_S = 600
 TAKEN = "java.nio.file.FileAlreadyExistsException"
 THERE = "org.apache.hadoop.fs.FileAlreadyExistsException"
 
@@ -21,13 +19,8 @@ def test_a_version_is_written_once_and_by_one_request(tmp_path: Path) -> None:
     """Also where an answer is lost or the store is busy; what is replaced is put without a look."""
     with s3_server(tmp_path) as server:
         bucket, path = server.bucket("writes"), class_path(tmp_path)
-        process = started(tmp_path, bucket, server, path, program="s3_writes.py")
-        try:
-            code = process.wait(PATIENCE_S)
-        finally:
-            bury(process)
-    assert code == 0, tail(tmp_path / "log")
-    lines = [line for line in (tmp_path / "log").read_text().splitlines() if line[:1] in "[{"]
+        text = run_to_end(tmp_path, bucket, server, path, program="s3_writes.py")
+    lines = text.splitlines()
     *said, found = [json.loads(line) for line in lines if line.startswith(('["', '{"'))]
     look = ["GET", "HEAD", "PUT"]
     assert said == [

@@ -14,6 +14,7 @@ from session import spark_conf
 
 from absflow.columnar.timers import timer_fields
 from absflow.facts.damage import file_in
+from absflow.spark.worker.any_names import map_in_arrow
 from absflow.spark.worker.set_rows import SetRows, _parts
 from absflow.storage import state_history
 from absflow.storage.delta import tables
@@ -81,16 +82,8 @@ def table(spark: SparkSession, tmp_path: Path) -> str:
 
 
 def seen(rows: SetRows, *, by_spark: bool) -> list[str]:
-    frame = rows.frame()
-    if by_spark:
-        plain = [f"`{name}` AS c{place}" for place, name in enumerate(frame.columns)]
-        names = frame.columns
-
-        def named(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield from texts(batch.rename_columns(names) for batch in batches)
-
-        return sorted(row[0] for row in frame.selectExpr(*plain).mapInArrow(named, MADE).collect())
-    return sorted(row[0] for row in rows.map(texts, MADE).collect())
+    found = map_in_arrow(rows.frame(), texts, MADE) if by_spark else rows.map(texts, MADE)
+    return sorted(row[0] for row in found.collect())
 
 
 def test_workers_read_what_spark_reads(spark: SparkSession, table: str) -> None:

@@ -177,15 +177,13 @@ def with_memory(job: absflow.Job) -> absflow.Job:
     return job
 
 
-def remembered(
-    events: pd.DataFrame, files: int, border: pd.Timestamp | None = None
-) -> pd.DataFrame:
+def remembered(events: pd.DataFrame, files: int, border: pd.Timestamp) -> pd.DataFrame:
     """What that stage has behind so many files: the windows that are over, but not for long.
 
     Args:
         events: all of them.
         files: so many have been read, and all windows that are over have come.
-        border: the stage's own watermark, if that of the stage before it is still on its way.
+        border: the stage's own watermark; that of the stage before it may be on its way still.
     """
     read = events[on_time(events, DELAY_S) & (events["file"] < files)]
     sent = reached(events, files)
@@ -193,7 +191,6 @@ def remembered(
     if sent is None:
         return over.iloc[:0].groupby("w").size().reset_index(name="keys")
     over = over[over["w"] + pd.Timedelta(seconds=WINDOW) <= sent]
-    border = sent if border is None else border
     return over[over["w"] + ALIVE > border].groupby("w").size().reset_index(name="keys")
 
 
