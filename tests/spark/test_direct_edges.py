@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from chain import check, expected, run
 from diamond import write_source
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, files_read
 
 import absflow
+from absflow.columnar.spec import InputSpec, StageSpec
 from absflow.spark.batch.query import start_query
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -42,6 +44,13 @@ def test_every_cut_is_one(spark: SparkSession, tmp_path: Path) -> None:
             assert_same_rows(state, due[stage], [key])
 
 
+def stage(name: str, of: pa.DataType) -> StageSpec:
+    """One whose input has a column of this type."""
+    keys = pa.schema([("k", pa.int64())])
+    given = InputSpec("rows", pa.schema([("k", pa.int64()), ("v", of)]), root=True)
+    return StageSpec(name, (given,), keys, keys, keys, {}, 1)
+
+
 @pytest.mark.parametrize("before", [None, "true", "false"])
 def test_sparks_check_is_off_around_the_start_only(spark: SparkSession, before: str | None) -> None:
     """And is put back as it was, also if the start fails."""
@@ -58,10 +67,35 @@ def test_sparks_check_is_off_around_the_start_only(spark: SparkSession, before: 
     if before is not None:
         spark.conf.set(CHECK, before)
     try:
-        for chain, during in ((["a"], before or "true"), (["a", "b"], "false")):
+        a, b = stage("a", pa.int64()), stage("b", pa.int64())
+        for chain, during in (([a], before or "true"), ([a, b], "false")):
             with pytest.raises(OSError, match="no space left"):
                 start_query(Failing(), spark, chain)  # type: ignore[arg-type]
             assert seen.pop() == during
             assert given() == before
     finally:
         spark.conf.unset(CHECK)
+
+
+@pytest.mark.parametrize(
+    ("of", "rows"),
+    [
+        (pa.int64(), "10000"),
+        (pa.struct([("d", pa.string())]), "10000"),
+        (pa.list_(pa.int64()), "1000"),
+        (pa.map_(pa.string(), pa.int64()), "1000"),
+        (pa.struct([("d", pa.list_(pa.string()))]), "1000"),
+    ],
+)
+def test_batches_of_rows_with_lists_are_small(
+    spark: SparkSession, of: pa.DataType, rows: str
+) -> None:
+    """If any stage of the chain gets such rows, for all have one query."""
+    seen = []
+
+    class Started:
+        def start(self) -> None:
+            seen.append(spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch"))
+
+    start_query(Started(), spark, [stage("a", pa.int64()), stage("b", of)])  # type: ignore[arg-type]
+    assert seen == [rows]
