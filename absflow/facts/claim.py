@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from absflow.facts import columns, records
 from absflow.facts.driver_table import DriverTable
-from absflow.facts.fence import LOOK_EVERY_S, Fence
+from absflow.facts.fence import Fence
 from absflow.facts.lock import RootLock
 from absflow.facts.reading import FactReader
 from absflow.facts.records import AttemptRecord
@@ -102,8 +102,7 @@ class Claim:
         self.incarnation: int = max((a.incarnation for a in attempts), default=0) + 1
         self.lock = lock
         files, table = root.files, root.layout.attempts
-        every_s = 0.0 if lock.held else LOOK_EVERY_S
-        self.fence = Fence(files.read, files.names, table, self.incarnation, lock, every_s)
+        self.fence = Fence(files.read, files.names, table, self.incarnation, lock)
         self._spark = root.spark
         self._files = files
         self._layout = root.layout

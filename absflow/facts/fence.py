@@ -15,9 +15,6 @@ is no lock, a write in that window is harmless, for other reasons:
   the newer replays the batch from the same offsets;
 - Spark's own offset log takes each batch from one of the two; the other's query fails.
 
-So nothing is lost either if a driver without a lock looks only every :data:`LOOK_EVERY_S`, which on
-an object store is a request less for each write.
-
 Not closed: a foreach-batch function of the user's (it is at least once anyway), and a store where
 Delta does not put a commit on the condition that there is none. On S3 the log store of
 :mod:`absflow.storage.java` does; Delta's own, if somebody has chosen that, looks and then writes.
@@ -26,17 +23,13 @@ Delta does not put a commit on the condition that there is none. On S3 the log s
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 from absflow.errors import FencedError
 from absflow.facts.lock import RootLock
 from absflow.storage.delta.log import LogTail
 
-__all__ = ["LOOK_EVERY_S", "Fence"]
-
-# Where there is no lock.
-LOOK_EVERY_S = 5.0
+__all__ = ["Fence"]
 
 
 class Fence:
@@ -49,7 +42,6 @@ class Fence:
         attempts: str,
         incarnation: int,
         lock: RootLock,
-        look_every_s: float = 0.0,
     ) -> None:
         """Look out for drivers newer than ``incarnation``.
 
@@ -59,11 +51,7 @@ class Fence:
             attempts: the table of the claims; it need not be there yet.
             incarnation: this driver's.
             lock: of the storage root.
-            look_every_s: a look that is not so old is good enough. Time goes on for a process that
-                is stopped, so one that wakes looks first.
         """
-        self._every_s = look_every_s
-        self._looked_s = -look_every_s
         self._log = LogTail(read, names, attempts)
         self._incarnation = incarnation
         self._lock = lock
@@ -71,17 +59,14 @@ class Fence:
         self._seen: str | None = None
 
     def check(self) -> None:
-        """Look for the next file of the table's log and for the note, if that is due.
+        """Look once: for the next file of the table's log, and for the note.
 
         Raises:
             FencedError: a newer driver has started; once raised, at every call.
             StorageError: the log could not be read.
         """
         with self._mutex:
-            now_s = time.monotonic()
-            if self._seen is None and now_s - self._looked_s >= self._every_s:
-                self._seen = self._newer()
-                self._looked_s = now_s
+            self._seen = self._seen or self._newer()
             seen = self._seen
         if seen is not None:
             raise FencedError(

@@ -6,7 +6,6 @@ in a thread, and one thread runs at a time: a schedule says who makes the next r
 
 from __future__ import annotations
 
-import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +18,8 @@ from model_log import ModelLog
 from py4j.protocol import Py4JError
 
 from absflow.errors import FencedError, StorageError
-from absflow.facts import driver_table, fence
+from absflow.facts import driver_table
 from absflow.facts.claim import Claim, begin_on
-from absflow.facts.fence import LOOK_EVERY_S
 from absflow.facts.lock import RootLock
 from absflow.facts.records import AttemptRecord
 from absflow.protocol.checkpoints import AttemptFact
@@ -138,20 +136,10 @@ class Schedule:
             thread.join()
 
 
-@pytest.fixture(params=[0.0, LOOK_EVERY_S], ids=["time stands still", "time goes on"])
-def passing_s(request: pytest.FixtureRequest) -> float:
-    """What passes between two looks at the clock: they are all old, or none is."""
-    return float(request.param)
-
-
 @pytest.fixture
-def started(
-    passing_s: float, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[Schedule, list[Driver]]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Schedule, list[Driver]]]:
     """Starts drivers by a schedule, and checks what must hold for any."""
     monkeypatch.setattr(driver_table.tables, "create", lambda *args, **named: None)
-    clock = itertools.count(1, passing_s)
-    monkeypatch.setattr(fence.time, "monotonic", lambda: next(clock))
 
     def start(
         count: int, choices: Sequence[int], lost_answers: int = 0
@@ -162,9 +150,7 @@ def started(
         monkeypatch.setattr(driver_table.transactions, "append_once", store.append_once)
         drivers = [Driver(store) for _ in range(count)]
         schedule.run([driver.run for driver in drivers])
-        with monkeypatch.context() as later:
-            later.setattr(fence.time, "monotonic", lambda: next(clock) + LOOK_EVERY_S)
-            check(store, drivers)
+        check(store, drivers)
         return schedule, drivers
 
     return start

@@ -53,25 +53,6 @@ def test_a_newer_claim_fences_for_good() -> None:
     assert issubclass(FencedError, JobFailedError)
 
 
-def test_a_look_may_be_as_old_as_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the log is not read; a fence that is closed stays closed without a look."""
-    now = [1_000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    log = Log()
-    fence = Fence(log.read, log.names, "t", 4, NO_LOCK, look_every_s=5)
-    fence.check()
-    log.claim({"incarnation": 5})
-    reads = log.reads
-    now[0] += 4.9
-    fence.check()
-    assert log.reads == reads
-    now[0] += 0.1
-    for _ in range(2):
-        with pytest.raises(FencedError, match="incarnation 5"):
-            fence.check()
-    assert log.reads == reads + 2  # the commit, and that there is none behind it
-
-
 def test_commits_of_others_are_no_claims() -> None:
     """Somebody may compact the table, or note what he likes."""
     log = Log()
