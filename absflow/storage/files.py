@@ -7,13 +7,15 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from os import makedirs
+from typing import Any
 
-from pyspark.sql import SparkSession
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
 
 from absflow.errors import StorageError
-from absflow.storage.java import S3_SCHEMES, use_s3_classes
+from absflow.storage.java import S3_SCHEMES, behind_server, serve_files, use_s3_classes
 from absflow.storage.stores.contract import Store, refused
-from absflow.storage.stores.hadoop import HadoopStore
+from absflow.storage.stores.hadoop import HadoopStore, served_at
 from absflow.storage.stores.mounted import MountedStore, local
 
 __all__ = ["Files"]
@@ -37,11 +39,18 @@ class Files:
     def __init__(self, spark: SparkSession) -> None:
         """Use the Hadoop configuration of ``spark``."""
         self._spark = spark
-        self._stores: dict[str, Store] = {}
+        self._buckets: dict[str, Store] = {}
 
     @cached_property
     def _hadoop(self) -> HadoopStore:
-        return HadoopStore(self._spark)
+        place, options = serve_files(self._spark)
+        served_at(place)
+        return HadoopStore(options)
+
+    @cached_property
+    def _conf(self) -> Any:
+        """Hadoop's, of the session."""
+        return self._spark._jsparkSession.sessionState().newHadoopConf()
 
     def read(self, path: str) -> str | None:
         """The text of a file; None if there is none."""
@@ -123,16 +132,29 @@ class Files:
 
     def qualified(self, path: str) -> str:
         """``path`` with its scheme and from the root on; Delta takes no relative ones."""
-        return self._hadoop.qualified(path)
+        jvm: Any = self._spark.sparkContext._jvm
+        found = jvm.org.apache.hadoop.fs.Path(path)
+        try:
+            return str(found.getFileSystem(self._conf).makeQualified(found).toString())
+        except Py4JError as error:
+            java = getattr(error, "java_exception", None)
+            raise refused("reach", path, error if java is None else java.toString()) from error
 
     def is_local(self, path: str) -> bool:
         """Whether a path is on a file system that is mounted."""
         return self._at(path)[0] is _MOUNTED
 
-    def for_workers(self, path: str) -> tuple[Store, str] | None:
-        """What workers reach a path by, and its name there; None if only the driver's JVM does."""
-        found = self._at(path)
-        return None if isinstance(found[0], HadoopStore) else found
+    def for_workers(self, path: str) -> tuple[Store, str]:
+        """What workers reach a path by, and its name there."""
+        return self._at(path)
+
+    def reached(self, rows: DataFrame, *paths: str) -> DataFrame:
+        """``rows``, for a function of the workers that goes to these paths.
+
+        A stage's function needs none: Spark's own state is in front of it.
+        """
+        served = any(isinstance(self._at(path)[0], HadoopStore) for path in paths)
+        return behind_server(rows) if served else rows
 
     def check_writable(self, path: str) -> None:
         """Write and delete a file below ``path``, so that a bad storage root is refused early."""
@@ -147,36 +169,29 @@ class Files:
             return self._at(self.qualified(path))
         if scheme == "file":
             return _MOUNTED, path
-        if scheme not in (*S3_SCHEMES, "hdfs"):
+        if scheme not in S3_SCHEMES:
             return self._hadoop, path
-        root = f"{scheme}://{rest.lstrip('/').partition('/')[0]}"
-        if root not in self._stores:
-            self._stores[root] = self._bucket(root) if scheme in S3_SCHEMES else self._hdfs(root)
-        return self._stores[root], path
+        bucket = f"{scheme}://{rest.lstrip('/').partition('/')[0]}"
+        if bucket not in self._buckets:
+            self._buckets[bucket] = self._bucket(bucket)
+        return self._buckets[bucket], path
 
     def _bucket(self, bucket: str) -> Store:
         try:
             from absflow.storage.stores.objects import object_store
         except ImportError as error:
-            raise _lacking(f"{bucket!r} is S3", "obstore", "s3") from error
+            raise StorageError(
+                f"{bucket!r} is S3, which absflow reaches by obstore, and that is not installed; "
+                "pip install 'absflow[s3]' on the driver and on every executor"
+            ) from error
         use_s3_classes(self._spark)
         own = f"fs.s3a.bucket.{bucket.partition('://')[2]}"
-        option = self._hadoop.option
         found = object_store(
-            bucket, lambda name: option(f"{own}.{name}") or option(f"fs.s3a.{name}")
+            bucket, lambda name: self._option(f"{own}.{name}") or self._option(f"fs.s3a.{name}")
         )
         return found or self._hadoop
 
-    def _hdfs(self, root: str) -> Store:
-        try:
-            from absflow.storage.stores.webhdfs import webhdfs_store
-        except ImportError as error:
-            raise _lacking(f"{root!r} is HDFS", "requests", "hdfs") from error
-        return webhdfs_store(root, self._hadoop.option, self._hadoop.user()) or self._hadoop
-
-
-def _lacking(what: str, library: str, extra: str) -> StorageError:
-    return StorageError(
-        f"{what}, which absflow reaches by {library}, and that is not installed; "
-        f"pip install 'absflow[{extra}]' on the driver and on every executor"
-    )
+    def _option(self, name: str) -> str | None:
+        """A value of Hadoop's conf, a secret from where the user keeps it, too."""
+        found = self._conf.getPassword(name)
+        return None if found is None else "".join(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +17,14 @@ from pyspark.sql import SparkSession
 from s3_server import S3Server, s3_server
 
 from absflow.errors import StorageError
+from absflow.storage.files import Files
 from absflow.storage.stores.contract import Store
-from absflow.storage.stores.hadoop import HadoopStore
 from absflow.storage.stores.mounted import MountedStore
 from absflow.storage.stores.objects import ObjectStore, object_store
-from absflow.storage.stores.webhdfs import WebHdfsStore, webhdfs_store
 
 pytestmark = pytest.mark.spark
 
-KINDS = ["mounted", "s3", "hdfs", "hadoop"]
+KINDS = ["mounted", "s3", "hdfs"]
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,6 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
         yield there
 
 
-def hdfs_store(there: Hdfs, more: Mapping[str, str] | None = None) -> WebHdfsStore | None:
-    """By what Hadoop's client would find in its conf."""
-    conf = there.conf() | {f"spark.hadoop.{name}": value for name, value in (more or {}).items()}
-    return webhdfs_store(there.root, lambda name: conf.get(f"spark.hadoop.{name}"), "tests")
-
-
 def options(server: S3Server) -> Callable[[str], str | None]:
     """What Hadoop's client would find in its conf."""
     conf = server.conf()
@@ -64,14 +57,10 @@ def options(server: S3Server) -> Callable[[str], str | None]:
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "mounted":
         return Place(MountedStore(), f"file:{tmp_path}/below")
-    if request.param == "hadoop":
-        spark: SparkSession = request.getfixturevalue("spark")
-        return Place(HadoopStore(spark), f"file:{tmp_path}/below")
     if request.param == "hdfs":
         there: Hdfs = request.getfixturevalue("there")
-        there_store = hdfs_store(there)
-        assert there_store is not None
-        return Place(there_store, f"{there.root}/{abs(hash(tmp_path))}/below")
+        spark: SparkSession = request.getfixturevalue("spark")
+        return Place(*Files(spark).for_workers(f"{there.root}/{abs(hash(tmp_path))}/below"))
     server: S3Server = request.getfixturevalue("server")
     bucket = server.bucket(f"test-{abs(hash(tmp_path))}")
     store = object_store(bucket, options(server))
@@ -112,12 +101,8 @@ def test_a_storage_is_as_a_dictionary_of_whole_files(
     assert store.names(folder) == []
 
 
-@pytest.mark.parametrize("place", ["mounted", "s3", "hdfs"], indirect=True)
 def test_of_many_that_create_one_file_one_has_it(place: Place) -> None:
-    """The file is that one's, whole; and it has it still if it asks again.
-
-    By Hadoop it is as the file system has it: that of local files looks first, then writes.
-    """
+    """The file is that one's, whole; and it has it still if it asks again."""
     path, count = f"{place.folder}/claim", 6
     texts = [f"driver {number} {'x' * 1000}".encode() for number in range(count)]
     with ThreadPoolExecutor(count) as pool:
@@ -247,29 +232,15 @@ def test_the_conf_of_hadoops_client_is_taken_over() -> None:
     assert made(aws_credentials_provider=default) is not None
 
 
-def test_hdfs_that_asks_for_more_is_left_to_hadoop(there: Hdfs) -> None:
-    """Kerberos and several name nodes; an address for all is that of the name node's machine."""
-    authority = there.root.partition("://")[2]
-    assert hdfs_store(there, {"hadoop.security.authentication": "kerberos"}) is None
-    assert hdfs_store(there, {f"dfs.ha.namenodes.{authority}": "a,b"}) is None
-    anywhere = hdfs_store(there, {"dfs.namenode.http-address": "0.0.0.0:99"})
-    assert anywhere is not None
-    assert anywhere.rest == f"http://{authority.partition(':')[0]}:99"
-    unsaid = webhdfs_store("hdfs://name:8020", lambda _: None, "tests")
-    assert unsaid == WebHdfsStore("hdfs://name:8020", "http://name:9870", "tests")
-
-
-def test_what_hdfs_refuses_is_an_error_with_the_path(there: Hdfs) -> None:
-    """And what it says of it; nobody there is one, too."""
-    store = hdfs_store(there)
-    assert store is not None
+def test_what_hdfs_refuses_is_an_error_with_the_path(spark: SparkSession, there: Hdfs) -> None:
+    """And what it says of it; a scheme of nobody's is one, too."""
     path = f"{there.root}/refused/file"
+    store, _ = Files(spark).for_workers(path)
     store.add(path, b"x")
     with pytest.raises(StorageError, match=r"could not write 'hdfs://.*file'.*AlreadyExists"):
-        store.add(path, b"y")
+        store.add(path, b"y" * (3 << 20))
     with pytest.raises(StorageError, match=r"could not write 'hdfs://.*file/below'"):
         store.write(f"{path}/below", b"y")
     assert store.read(path) == b"x"
-    nobody = WebHdfsStore("hdfs://127.0.0.1:1", "http://127.0.0.1:1", "tests")
-    with pytest.raises(StorageError, match=r"could not read 'hdfs://127\.0\.0\.1:1/a'"):
-        nobody.read("hdfs://127.0.0.1:1/a")
+    with pytest.raises(StorageError, match=r"could not read 'nobodys://a/b'.*No FileSystem"):
+        store.read("nobodys://a/b")

@@ -256,7 +256,8 @@ class RowWriter:
         if side_output is not None:
             wanted |= is_kind(PageKind.REPORT) | is_kind(PageKind.STATE)
         make = unpack_function(output, batch_id, time)
-        return transactions.ArrowRows(pages.where(wanted), make, schema, side_output)
+        side_path = None if side_output is None else self._layout.root
+        return transactions.ArrowRows(pages.where(wanted), make, schema, side_output, side_path)
 
     def _count(self, pages: DataFrame) -> Totals:
         return Totals(**pages.agg(*totals_columns()).collect()[0].asDict())

@@ -41,7 +41,7 @@ def state_pages(
     plan: RestorePlan,
     fit: StageFit,
     page_bytes: int,
-    files: StateFiles | None,
+    files: StateFiles,
     moved_ms: int = 0,
 ) -> DataFrame:
     """The stage's state as RESTORE pages; an empty one besides, for a batch must have a row.
@@ -78,11 +78,11 @@ def state_pages(
         moved_us=moved_ms * 1_000,
         expires_by_clock=spec.expires_in(Domain.PROCESSING),
     )
-    rows = lineage_rows(root, plan, fit)
+    rows, own = lineage_rows(root, plan, fit), root.layout.root
     if not fit.migrate:
-        return pages.union(rows.map(packer.pack, PAGE_TYPE))
+        return pages.union(rows.map(packer.pack, PAGE_TYPE, own))
     live = state_history.live_rows(rows.frame(), plan.keys[fit.source], fit.lineage)
-    return pages.union(map_in_arrow(live, packer.pack, PAGE_TYPE))
+    return pages.union(map_in_arrow(root.files.reached(live, own), packer.pack, PAGE_TYPE))
 
 
 def _clock(spec: StageSpec, plan: RestorePlan, fit: StageFit) -> datetime | None:

@@ -144,16 +144,13 @@ def restored_pages(
     return _chained(root, job, chain, attempt, parts, ranges, restored)
 
 
-def state_files(
-    root: StorageRoot, settings: Settings, stage: str, attempt: int
-) -> StateFiles | None:
-    """Where a worker finds the files of the stage's state; None if it has no way to them."""
+def state_files(root: StorageRoot, settings: Settings, stage: str, attempt: int) -> StateFiles:
+    """Where a worker finds the files of the stage's state."""
     path = root.layout.state_files(stage, attempt)
     most = settings.state_max_inline_bytes
     if root.files.is_local(path):
         return MountedStateFiles(local(path), most)
-    found = root.files.for_workers(path)
-    return None if found is None else StoredStateFiles(*found, most)
+    return StoredStateFiles(*root.files.for_workers(path), most)
 
 
 def _channel(spark: SparkSession, path: str, max_bytes: int) -> DataFrame:

@@ -6,7 +6,7 @@ import platform
 import uuid
 from collections.abc import Iterable, Iterator
 
-from pyspark import SparkContext
+from pyspark import RDD, SparkContext
 from pyspark.sql import SparkSession
 
 from absflow.errors import StorageError
@@ -28,10 +28,11 @@ def check_root(spark: SparkSession, files: Files, root: str) -> None:
     """
     files.check_writable(root)
     context = spark.sparkContext
-    place = files.for_workers(root)
-    if place is None or str(context.master).startswith("local"):
+    if str(context.master).startswith("local"):
         return
-    if problems := unseen(context, *place):
+    count = looks(context)
+    numbers = files.reached(spark.range(0, count, 1, count), root).rdd.map(lambda row: int(row[0]))
+    if problems := unseen(context, *files.for_workers(root), numbers):
         raise StorageError(
             f"the storage root {root!r} is not the same place for all: {'; '.join(problems)}. "
             "spark.absflow.storage.path must name a directory that is mounted on every machine "
@@ -39,13 +40,16 @@ def check_root(spark: SparkSession, files: Files, root: str) -> None:
         )
 
 
-def unseen(context: SparkContext, store: Store, root: str) -> list[str]:
+def unseen(
+    context: SparkContext, store: Store, root: str, numbers: RDD[int] | None = None
+) -> list[str]:
     """Who does not see what others write, in words; as many looks as cores, so no worker is missed.
 
     Args:
         context: starts the job.
         store: of the storage root.
         root: its path there.
+        numbers: as for :func:`~absflow.spark.worker.asking.ask_workers`.
 
     Raises:
         StorageError: no worker answers, or one cannot write.
@@ -61,7 +65,7 @@ def unseen(context: SparkContext, store: Store, root: str) -> list[str]:
 
     store.write(f"{probe}-driver", b"the driver")
     try:
-        found = ask_workers(context, look)
+        found = ask_workers(context, look, numbers)
         blind = {f"workers on {name} do not see the driver's file" for _, name, s in found if not s}
         written = [(n, name) for n, name, sees in found if sees]
         mute = {

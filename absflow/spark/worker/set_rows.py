@@ -55,29 +55,28 @@ class SetRows:
         rows = tables.read(self._spark, self._path).where(F.col("set_id").isin(*self._sets))
         return rows.drop(*_LEFT_OUT)
 
-    def map(self, function: ArrowFunction, made: StructType) -> DataFrame:
+    def map(self, function: ArrowFunction, made: StructType, *paths: str) -> DataFrame:
         """``mapInArrow`` over them; a file that cannot be read is named in the error.
 
         Args:
             function: gets all columns but ``checkpoint_id`` and ``key_group``, in any order.
             made: the columns that it makes.
+            paths: where the function goes.
 
         Raises:
             StorageError: the table cannot be read.
         """
-        place = self._files.for_workers(self._path)
-        if place is None or is_encrypted(self._spark):
-            return map_in_arrow(self.frame(), function, made)
-        store, folder = place
+        store, folder = self._files.for_workers(self._path)
         with tables.reading(self._path):
-            found = self._found()
+            found = None if is_encrypted(self._spark) else self._found()
         if found is None:
-            return map_in_arrow(self.frame(), function, made)
+            return map_in_arrow(self._files.reached(self.frame(), *paths), function, made)
         schema, sizes = found
-        paths = {file_of(folder, path): of for path, of in sizes.items()}
-        parts = _parts(paths, self._spark.sparkContext.defaultParallelism)
+        found_at = {file_of(folder, path): of for path, of in sizes.items()}
+        parts = _parts(found_at, self._spark.sparkContext.defaultParallelism)
         read = _reader(store, parts, schema, function, check=checks_pages(self._spark))
-        return map_in_arrow(self._spark.range(0, len(parts), 1, len(parts)), read, made)
+        numbers = self._spark.range(0, len(parts), 1, len(parts)).toDF("number")
+        return map_in_arrow(self._files.reached(numbers, folder, *paths), read, made)
 
     def _found(self) -> tuple[pa.Schema, dict[str, tuple[int, int]]] | None:
         """The columns, and of each file its set and size; None if Spark alone can read it."""

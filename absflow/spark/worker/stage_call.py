@@ -50,13 +50,13 @@ def time_property(stage: str) -> str:
 
 
 def stage_function(
-    spec: StageSpec, files: StateFiles | None, edge: Packer | None, page_bytes: int
+    spec: StageSpec, files: StateFiles, edge: Packer | None, page_bytes: int
 ) -> Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """For ``applyInPandasWithState``: what a stage does with a range of its key groups.
 
     Args:
         spec: the stage.
-        files: where large state lies; None if workers have no way to it.
+        files: where large state lies.
         edge: packs what the stage emits for the stage behind a direct edge; None if there is none.
         page_bytes: a page has at most so many bytes.
     """
@@ -91,8 +91,7 @@ def stage_function(
         if edge is not None:  # a partition has one range, so this is all of the partition
             out = edge.repack(out, number, task.partitionId())
         yield from _frames(out, page_bytes)
-        if files is not None:
-            files.finish()  # Spark keeps the names of what was written once this has returned
+        files.finish()  # Spark keeps the names of what was written once this has returned
         functions: tuple[object, ...] = (*spec.process.values(), spec.on_timer)
         for function in functions:
             if isinstance(function, ProcessorFunction):

@@ -102,12 +102,14 @@ class ArrowRows:
         make: makes them, partition by partition, as for ``mapInArrow``.
         schema: their columns.
         side_output: makes what sees the rows of the source meanwhile, if workers write them.
+        side_path: where that writes.
     """
 
     source: DataFrame
     make: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
     schema: pa.Schema
     side_output: Callable[[], SideOutput] | None = None
+    side_path: str | None = None
 
     @property
     def sparkSession(self) -> SparkSession:
@@ -228,7 +230,7 @@ def _write(
     spark = rows.sparkSession
     if isinstance(rows, ArrowRows):
         table = _plain(spark, path, rows.schema, files, snapshot)
-        return (rows.frame(), None) if table is None else _by_workers(rows, table)
+        return (rows.frame(), None) if table is None else _by_workers(rows, files, table)
     protocol, metadata = described(snapshot)
     if isinstance(rows, DriverRows):
         return _by_driver(rows, path, files, metadata), None
@@ -249,16 +251,15 @@ def _has_all(table: StructType, rows: StructType) -> bool:
 def _plain(
     spark: SparkSession, path: str, schema: pa.Schema, files: Files, snapshot: Any
 ) -> PlainTable | None:
-    place = files.for_workers(path)
     codec = str(spark.conf.get(_CODEC, "snappy")).lower()
     protocol, metadata = described(snapshot)
     if (
-        place is not None
-        and codec in data_files.CODECS
+        codec in data_files.CODECS
         and _has_all(columns(metadata), from_arrow_schema(schema))
         and data_files.is_plain(schema, protocol, metadata)
         and not is_encrypted(spark)
     ):
+        place = files.for_workers(path)
         return PlainTable(*place, protocol, metadata, schema, codec, spark.version)
     return None
 
@@ -281,7 +282,9 @@ def _by_driver(
     return list(data_files.write(batches, table.schema, metadata, "snappy", version, create))
 
 
-def _by_workers(rows: ArrowRows, table: PlainTable) -> tuple[list[dict[str, Any]], list[str]]:
+def _by_workers(
+    rows: ArrowRows, files: Files, table: PlainTable
+) -> tuple[list[dict[str, Any]], list[str]]:
     make, make_side_output = rows.make, rows.side_output
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -299,7 +302,9 @@ def _by_workers(rows: ArrowRows, table: PlainTable) -> tuple[list[dict[str, Any]
             written += [{"message": text} for text in side_output.messages()]
         yield pa.RecordBatch.from_pylist(written, _WRITTEN)
 
-    found = rows.source.mapInArrow(write, from_arrow_schema(_WRITTEN)).collect()
+    side = () if rows.side_path is None else (rows.side_path,)
+    source = files.reached(rows.source, table.folder, *side)
+    found = source.mapInArrow(write, from_arrow_schema(_WRITTEN)).collect()
     adds = [json.loads(row["add"]) for row in found if row["add"] is not None]
     return adds, [row["message"] for row in found if row["message"] is not None]
 

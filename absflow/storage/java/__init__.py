@@ -1,9 +1,10 @@
-"""What Delta and Spark ask of a storage, in Java, compiled in the JVM that runs the job.
+"""What must be in Java of the storage, compiled in the JVM that runs the job.
 
 Delta's log store and the files of a query's checkpoint are classes that Delta and Spark look up by
-name, so they cannot be in Python. Spark brings a compiler of Java for its own generated code
-(Janino), so there is no jar to build or to hand to spark-submit. The classes are put into a jar in
-a directory of the driver: its class loader has it, and executors fetch it.
+name, and Hadoop's file systems, which Python reaches by a server in each JVM, are in Java. Spark
+brings a compiler of Java for its own generated code (Janino), so there is no jar to build or to
+hand to spark-submit. The classes are put into a jar in a directory of the driver: its class loader
+has it, and executors fetch it.
 """
 
 from __future__ import annotations
@@ -16,24 +17,32 @@ import threading
 import zipfile
 from importlib.resources import files
 from typing import Any
+from weakref import WeakSet
 
-from pyspark.sql import SparkSession
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-__all__ = ["S3_SCHEMES", "use_s3_classes"]
+from absflow.errors import StorageError
+
+__all__ = ["S3_SCHEMES", "behind_server", "serve_files", "use_s3_classes"]
 
 # What Hadoop has S3 under.
 S3_SCHEMES = ("s3a", "s3", "s3n")
 _LOG = logging.getLogger(__name__)
-_SOURCES = ("S3Create", "S3CreateLogStore", "S3CheckpointFiles")
+_SOURCES = ("S3Create", "S3CreateLogStore", "Placed", "Served", "FileServer", "CheckpointFiles")
 _CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+_OURS = "absflow.CheckpointFiles"
 # Spark's own; the second does not replace a file on S3, and says nothing.
 _PLAIN = {
     None,
     "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager",
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+    _OURS,
 }
 _LOADER = "org.apache.spark.util.MutableURLClassLoader"
 _lock = threading.Lock()
+_loaded_by: WeakSet[SparkContext] = WeakSet()
 
 
 def use_s3_classes(spark: SparkSession) -> None:
@@ -48,7 +57,12 @@ def use_s3_classes(spark: SparkSession) -> None:
     stores = [f"spark.delta.logStore.{scheme}.impl" for scheme in S3_SCHEMES]
     with _lock:
         if not any(conf.contains(name) for name in (*stores, "spark.delta.logStore.class")):
-            if not _load(spark):
+            if not _loaded(spark):
+                _LOG.warning(
+                    "the driver's JVM takes no classes of absflow's, so Delta's own log store "
+                    "writes to S3: it keeps two drivers of one job apart only if it is "
+                    "S3DynamoDBLogStore"
+                )
                 return
             for name in stores:
                 conf.set(name, "absflow.S3CreateLogStore")
@@ -56,29 +70,66 @@ def use_s3_classes(spark: SparkSession) -> None:
             jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
         ours = conf.get(stores[0], "") == "absflow.S3CreateLogStore"
         if ours and spark.conf.get(_CHECKPOINT_FILES, None) in _PLAIN:
-            spark.conf.set(_CHECKPOINT_FILES, "absflow.S3CheckpointFiles")
+            spark.conf.set(_CHECKPOINT_FILES, _OURS)
 
 
-def _load(spark: SparkSession) -> bool:
-    """Compile the classes, and give them to the driver and to executors."""
+def serve_files(spark: SparkSession) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Have the JVMs of the application serve Hadoop's file systems to the Python beside them.
+
+    That of the driver begins now. An executor's begins with the first file of a stage's state, or
+    with the first row that comes :func:`behind_server`; both are in front of Python.
+
+    Returns:
+        The file of the driver's JVM that says where it listens, and what each JVM is to
+        add to Hadoop's conf.
+
+    Raises:
+        StorageError: the driver's JVM takes no classes, or Spark's files are another's.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    chosen = spark.conf.get(_CHECKPOINT_FILES, None)
+    if chosen not in _PLAIN:
+        raise StorageError(
+            f"{_CHECKPOINT_FILES} is {chosen!r}, but on this storage absflow needs its own class "
+            "there, by which workers reach their files; leave it out"
+        )
+    with _lock:
+        if not _loaded(spark):
+            raise StorageError(
+                "the driver's JVM takes no classes of absflow's, by which workers reach this "
+                "storage; start the program by spark-submit or by SparkSession.builder"
+            )
+        spark.conf.set(_CHECKPOINT_FILES, _OURS)
+        words = jvm.absflow.FileServer.options(spark._jsparkSession.sessionState().newHadoopConf())
+        place = str(jvm.absflow.FileServer.start())
+    found = [str(word) for word in words]
+    return place, tuple(zip(found[::2], found[1::2], strict=True))
+
+
+def behind_server(rows: DataFrame) -> DataFrame:
+    """The same rows; the JVM of a task serves files before it hands the first of them on."""
+    return rows.where(F.expr("reflect('absflow.FileServer', 'start') is not null"))
+
+
+def _loaded(spark: SparkSession) -> bool:
+    """See that the driver has the classes, and executors get them; false if the driver cannot."""
     jvm: Any = spark.sparkContext._jvm
     loader = jvm.Thread.currentThread().getContextClassLoader()
     while loader is not None and loader.getClass().getName() != _LOADER:
         loader = loader.getParent()
     if loader is None:
-        _LOG.warning(
-            "the driver's JVM takes no classes of absflow's, so Delta's own log store writes to "
-            "S3: it keeps two drivers of one job apart only if it is S3DynamoDBLogStore"
-        )
         return False
+    if spark.sparkContext in _loaded_by:
+        return True
     folder = tempfile.mkdtemp(prefix="absflow-java-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    jar = f"{folder}/absflow-s3.jar"
+    jar = f"{folder}/absflow.jar"
     with zipfile.ZipFile(jar, "w") as file:
         for name, code in _compiled(jvm, loader).items():
             file.writestr(f"{name.replace('.', '/')}.class", code)
     loader.addURL(jvm.java.io.File(jar).toURI().toURL())
     spark.sparkContext._jsc.addJar(jar)
+    _loaded_by.add(spark.sparkContext)
     return True
 
 

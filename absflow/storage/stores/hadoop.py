@@ -1,177 +1,193 @@
-"""Any storage that Spark can write to, by Hadoop's FileSystem; on the driver only."""
+"""Any storage that Hadoop has a file system for, by the JVM beside this process.
+
+A Python process has no Hadoop client, and the credentials are often where only the JVM finds them
+(Kerberos, tokens that Spark renews, providers of a cloud). The JVM of the driver, and that of each
+executor, has all of it: it listens on loopback (``absflow/storage/java/FileServer.java``), and says
+where in a file beside what Spark keeps for the worker.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.sql import SparkSession
-
-from absflow.errors import StorageError
 from absflow.storage.stores.contract import refused
 
-__all__ = ["HadoopStore"]
+__all__ = ["HadoopStore", "served_at"]
+
+_NAME = "absflow-files"  # FileServer.NAME
+_NUMBER = struct.Struct(">i")
+_CHUNK = 1 << 20
+# Files that say where the JVM beside this process listens; of the driver, which asks it.
+_drivers: list[str] = []
 
 
+class _RefusedError(Exception):
+    """What the JVM says of a request that it could not do."""
+
+
+@dataclass(frozen=True, slots=True)
 class HadoopStore:
-    """Files by Hadoop, in the JVM of the driver."""
+    """The file systems of a session.
 
-    def __init__(self, spark: SparkSession) -> None:
-        """Use the Hadoop configuration of ``spark``."""
-        jvm: Any = spark.sparkContext._jvm
-        # Each step from package to package asks the JVM for a class of that name, in every jar.
-        self._java_path = jvm.org.apache.hadoop.fs.Path
-        self._rename = jvm.org.apache.hadoop.fs.Options.Rename
-        self._context = jvm.org.apache.hadoop.fs.FileContext
-        self._io = jvm.org.apache.commons.io.IOUtils
-        self._status = jvm.org.apache.hadoop.fs.FileStatus
-        self._users = jvm.org.apache.hadoop.security.UserGroupInformation
-        self._arraycopy = jvm.java.lang.System.arraycopy
-        self._paths_of = jvm.org.apache.hadoop.fs.FileUtil.stat2Paths
-        self._text_of = jvm.org.apache.commons.lang3.ArrayUtils.toString
-        self._gateway: Any = spark.sparkContext._gateway
-        self._conf = spark._jsparkSession.sessionState().newHadoopConf()
+    Attributes:
+        options: names and values of Hadoop's conf that the session has beyond the application's.
+    """
+
+    options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def read(self, path: str) -> bytes | None:
         """Of :class:`~absflow.storage.stores.contract.Store`, as all of these."""
-        # Most looks are for a file that is not there yet, and an exception of the JVM costs 9 ms.
-        if not self.exists(path):
-            return None
-        try:
-            stream = self._fs(path).open(self._path(path))
-        except Py4JJavaError as error:
-            if _class_of(error).endswith("FileNotFoundException"):
+        with self._asking("read", path) as connection:
+            if not connection.ask(b"R", path):
                 return None
-            raise _refused("read", path, error) from error
-        try:
-            return bytes(self._io.toByteArray(stream))
-        except Py4JError as error:
-            raise _refused("read", path, error) from error
-        finally:
-            stream.close()
+            return b"".join(connection.chunks())
 
     def write(self, path: str, data: Any) -> None:
-        """Written aside, then renamed."""
-        folder, _, name = path.rpartition("/")
-        aside = f"{folder}/.{name}.tmp"  # hidden, for a kill may leave it there
-        try:
-            self._put(aside, data, overwrite=True)
-            self._replace(aside, path)
-        except Py4JError as error:
-            raise _refused("write", path, error) from error
+        """Written aside, then renamed; on an object store in place."""
+        with self._asking("write", path) as connection:
+            connection.ask(b"W", path, data)
 
     def add(self, path: str, data: Any) -> None:
         """Written where it belongs."""
-        try:
-            self._put(path, data, overwrite=False)
-        except Py4JError as error:
-            raise _refused("write", path, error) from error
+        with self._asking("write", path) as connection:
+            connection.ask(b"A", path, data)
 
     def create(self, path: str, data: bytes) -> bool:
-        """As the file system has it: HDFS gives a lease to one, Hadoop's local files do not."""
-        try:
-            self._put(path, data, overwrite=False)
-        except Py4JJavaError as error:
-            if _class_of(error).endswith("FileAlreadyExistsException"):
-                return self.read(path) == data
-            raise _refused("create", path, error) from error
-        return True
+        """By a rename to a name that must be free; on an object store by a condition."""
+        with self._asking("create", path) as connection:
+            return connection.ask(b"C", path, data)
 
     def exists(self, path: str) -> bool:
-        """A directory exists if it is empty, too."""
-        try:
-            return bool(self._fs(path).exists(self._path(path)))
-        except Py4JError as error:
-            raise _refused("look for", path, error) from error
+        """A directory exists if it is empty, too, where there are directories."""
+        with self._asking("look for", path) as connection:
+            return connection.ask(b"E", path)
 
     def names(self, folder: str) -> list[str]:
-        """As one text from the JVM."""
-        # As for a file: a new job looks for tables that are not there.
-        if not self.exists(folder):
-            return []
-        try:
-            there = self._fs(folder).listStatus(self._path(folder))
-            if not len(there):
-                return []
-            # All as one text, "{a,b}": to look at each in the JVM would be three calls for each.
-            text = str(self._text_of(self._paths_of(self._plain(there))))
-            parent = f"{there[0].getPath().getParent().toString()}/"
-            return sorted(text[1:-1].removeprefix(parent).split(f",{parent}"))
-        except Py4JJavaError as error:
-            if _class_of(error).endswith("FileNotFoundException"):
-                return []
-            raise _refused("list", folder, error) from error
+        """All of them, by one request."""
+        with self._asking("list", folder) as connection:
+            connection.ask(b"L", folder)
+            return sorted(connection.text() for _ in range(connection.number()))
 
     def delete(self, paths: Sequence[str]) -> None:
         """One by one."""
         for path in paths:
-            self.delete_folder(path)
+            with self._asking("delete", path) as connection:
+                connection.ask(b"D", path)
 
     def delete_folder(self, folder: str) -> None:
         """Delete a directory with all in it; nothing happens if there is none."""
-        try:
-            self._fs(folder).delete(self._path(folder), True)
-        except Py4JError as error:
-            raise _refused("delete", folder, error) from error
+        with self._asking("delete", folder) as connection:
+            connection.ask(b"X", folder)
 
     def make_directory(self, path: str) -> None:
         """Create a directory and all above it; nothing happens if it is there."""
+        with self._asking("create", path) as connection:
+            connection.ask(b"M", path)
+
+    @contextmanager
+    def _asking(self, verb: str, path: str) -> Iterator[_Connection]:
+        """A connection for one request; none is used again that was broken off within one."""
+        idle = _idle.setdefault(self, [])
         try:
-            self._fs(path).mkdirs(self._path(path))
-        except Py4JError as error:
-            raise _refused("create", path, error) from error
+            try:
+                connection = idle.pop()
+            except IndexError:
+                connection = _Connection(self.options)
+            try:
+                yield connection
+            except _RefusedError:
+                idle.append(connection)
+                raise
+            except BaseException:
+                connection.close()
+                raise
+            idle.append(connection)
+        except (OSError, _RefusedError) as error:
+            raise refused(verb, path, error) from error
 
-    def qualified(self, path: str) -> str:
-        """``path`` with its scheme and from the root on."""
-        return str(self._fs(path).makeQualified(self._path(path)).toString())
 
-    def option(self, name: str) -> str | None:
-        """A value of Hadoop's configuration, a secret from where the user keeps it, too."""
-        found = self._conf.getPassword(name)
-        return None if found is None else "".join(found)
+# Connections of this process that nobody uses now; each thread takes one and brings it back.
+_idle: dict[HadoopStore, list[_Connection]] = {}
 
-    def user(self) -> str:
-        """Who this process is to Hadoop, by a short name."""
-        return str(self._users.getCurrentUser().getShortUserName())
 
-    def _put(self, path: str, data: Any, *, overwrite: bool) -> None:
-        stream = self._fs(path).create(self._path(path), overwrite)
-        try:
-            stream.write(bytearray(data))
-        finally:
-            stream.close()
+class _Connection:
+    """A connection to the JVM, by one thread at a time (``Served.java`` has the other end)."""
 
-    def _replace(self, aside: str, path: str) -> None:
-        source, target = self._path(aside), self._path(path)
-        options = self._gateway.new_array(self._rename, 1)
-        options[0] = self._rename.OVERWRITE
-        context = self._context.getFileContext(target.toUri(), self._conf)
-        context.rename(source, target, options)
+    def __init__(self, options: Sequence[tuple[str, str]]) -> None:
+        port, token = Path(_place()).read_text().split()
+        self._socket = socket.create_connection(("127.0.0.1", int(port)))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        words = [word for option in options for word in option]
+        self._socket.sendall(
+            token.encode() + _NUMBER.pack(len(options)) + b"".join(map(_text, words))
+        )
+        self._file = self._socket.makefile("rb", _CHUNK)
 
-    def _plain(self, there: Any) -> Any:
-        """The same in an array of Hadoop's own class.
+    def close(self) -> None:
+        """Break it off."""
+        self._file.close()
+        self._socket.close()
 
-        That of S3's client is of another one, and Py4J finds no method that takes such an array.
+    def ask(self, what: bytes, path: str, data: Any = None) -> bool:
+        """Make a request; whether it was done, and what was asked for is there.
+
+        Raises:
+            _RefusedError: the file system refuses.
         """
-        plain = self._gateway.new_array(self._status, len(there))
-        self._arraycopy(there, 0, plain, 0, len(there))
-        return plain
+        self._socket.sendall(what + _text(path))
+        if data is not None:
+            view = memoryview(data).cast("B")  # Arrow's buffers are of signed bytes
+            for at in range(0, len(view), _CHUNK):
+                chunk = view[at : at + _CHUNK]
+                self._socket.sendall(_NUMBER.pack(len(chunk)))
+                self._socket.sendall(chunk)
+            self._socket.sendall(_NUMBER.pack(0))
+        answer = self._exactly(1)
+        if answer == b"E":
+            raise _RefusedError(self.text())
+        return answer == b"Y"
 
-    def _path(self, path: str) -> Any:
-        return self._java_path(path)
+    def chunks(self) -> Iterator[bytes]:
+        """The bytes of a file."""
+        while size := self.number():
+            if size < 0:
+                raise _RefusedError(self.text())
+            yield self._exactly(size)
 
-    def _fs(self, path: str) -> Any:
-        try:
-            return self._path(path).getFileSystem(self._conf)
-        except Py4JError as error:
-            raise _refused("reach", path, error) from error
+    def number(self) -> int:
+        """One."""
+        (number,) = _NUMBER.unpack(self._exactly(_NUMBER.size))
+        return int(number)
+
+    def text(self) -> str:
+        """One."""
+        return self._exactly(self.number()).decode()
+
+    def _exactly(self, size: int) -> bytes:
+        data: bytes = self._file.read(size)
+        if len(data) < size:
+            raise ConnectionResetError("the JVM beside this process has broken off")
+        return data
 
 
-def _class_of(error: Py4JJavaError) -> str:
-    return str(error.java_exception.getClass().getName())
+def served_at(place: str) -> None:
+    """Say where the driver's JVM has written how it is reached; workers find theirs."""
+    _drivers[:] = [place]
 
 
-def _refused(verb: str, path: str, error: Py4JError) -> StorageError:
-    java = getattr(error, "java_exception", None)
-    return refused(verb, path, java.toString() if java is not None else error)
+def _place() -> str:
+    # Spark sets it for each Python worker, to the executor's own directories.
+    folders = os.environ.get("SPARK_LOCAL_DIRS")
+    return _drivers[0] if _drivers else f"{(folders or '').split(',')[0]}/{_NAME}"
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return _NUMBER.pack(len(data)) + data

@@ -9,17 +9,31 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.CancellableFSDataOutputStream;
 import org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager;
+import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager;
 
-/** The files of a query's checkpoint; on S3 each is one request, anywhere else as Spark has it. */
-public class S3CheckpointFiles extends FileContextBasedCheckpointFileManager {
+/**
+ * The files of a query's checkpoint; on S3 each is one request, anywhere else as Spark has it.
+ *
+ * <p>An executor makes one for a stage's state in front of the Python worker's function, so the
+ * worker finds the file server running.
+ */
+public class CheckpointFiles extends FileContextBasedCheckpointFileManager {
   private final FileSystem fs;
+  private final FileSystemBasedCheckpointFileManager local;
 
-  public S3CheckpointFiles(Path path, Configuration conf) throws IOException {
+  public CheckpointFiles(Path path, Configuration conf) throws IOException {
     super(path, conf);
     fs = S3Create.s3(path.getFileSystem(conf));
+    // A FileContext starts two processes for each local file where Hadoop has no native library.
+    boolean isLocal = path.getFileSystem(conf).getUri().getScheme().equals("file");
+    local = isLocal ? new FileSystemBasedCheckpointFileManager(path, conf) : null;
+    FileServer.start();
   }
 
   public CancellableFSDataOutputStream createAtomic(Path path, boolean overwrite) {
+    if (local != null) {
+      return local.createAtomic(path, overwrite);
+    }
     if (fs == null) {
       return super.createAtomic(path, overwrite);
     }
