@@ -10,6 +10,7 @@ import pyarrow as pa
 from absflow.columnar.event_time import RootTime, TimeReport
 from absflow.columnar.packing import Packer
 from absflow.columnar.pages import TIME_TYPE, PageKind, decode, pages_of
+from absflow.columnar.piece_files import INLINE
 from absflow.columnar.spec import InputSpec, StageSpec
 from absflow.columnar.stage import Batch, run_range
 from absflow.columnar.stored import in_range, load
@@ -73,5 +74,5 @@ class OneKeyGroup:
     def rows_of_state(self) -> list[dict[str, Any]]:
         """Of each key that is kept its columns."""
         kept = in_range(self.stored, "") if self.stored else {}
-        tables = [load(k, KEYS, self.spec.state, None, "").flat().table for k in kept.values()]
+        tables = [load(k, KEYS, self.spec.state, INLINE, "").flat().table for k in kept.values()]
         return [row for t in tables for row in t.to_pylist() if not row["_deleted"]]

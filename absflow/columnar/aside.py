@@ -41,7 +41,7 @@ def aside(pages: Iterable[Page], files: StateFiles) -> Iterator[Page]:
         yield replace(page, input=f"{name}:{at}")
 
 
-def payload_of(page: Page, files: StateFiles | None, what: str) -> Any:
+def payload_of(page: Page, files: StateFiles, what: str) -> Any:
     """The payload of a page, in memory or mapped.
 
     Raises:
@@ -50,6 +50,5 @@ def payload_of(page: Page, files: StateFiles | None, what: str) -> Any:
     """
     if not page.input:
         return page.payload
-    assert files is not None  # the packer had them, too
     name, at = page.input.split(":")
     return read_payload(files, name, int(at), what)

@@ -73,7 +73,7 @@ class TimerWork:
     stored: KeyGroupState
     pages: HeldPages
     align: Alignment
-    files: StateFiles | None
+    files: StateFiles
     page_bytes: int
     together: RangeWork = field(default_factory=RangeWork)
     watermark: int | None = None

@@ -35,14 +35,14 @@ class HeldPages:
     """The pages of a key group that wait in one micro-batch: held ones, then new ones."""
 
     def __init__(
-        self, stored: KeyGroupState, new: Sequence[Page], files: StateFiles | None, what: str
+        self, stored: KeyGroupState, new: Sequence[Page], files: StateFiles, what: str
     ) -> None:
         """Begin with what was held, which is not read yet.
 
         Args:
             stored: what the key group kept.
             new: the pages of the micro-batch, in order.
-            files: where files lie; None if all is kept inline.
+            files: where files lie.
             what: names the pages in errors.
         """
         self._stored, self._files, self._what = stored, files, what
@@ -78,7 +78,6 @@ class HeldPages:
     def _read(self) -> list[Page]:
         pages: list[Page] = []
         for name in self._stored.held_files.split():
-            assert self._files is not None  # it has written the file
             pages += pages_of(read_pieces(self._files, name, PAGE_SCHEMA, self._what))
         return [*pages, *self._inline()]
 
@@ -107,7 +106,7 @@ class HeldPages:
             counts[page.input, page.checkpoint_id] = rows + page.rows, size + len(page.payload)
         pages = [*(self._inline() if self._unread else ()), *self._pages]
         files, held_files, held = self._files, stored.held_files, b""
-        if files is None or sum(len(p.payload) for p in pages) <= files.max_inline:
+        if sum(len(p.payload) for p in pages) <= files.max_inline:
             held = encode(page_batch(pages))
         else:
             name = write_pieces(files, f"{place}-held", page_batches(pages, page_bytes))

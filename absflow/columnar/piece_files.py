@@ -8,16 +8,19 @@ is not looked at is not read.
 from __future__ import annotations
 
 import struct
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from absflow.columnar.pages import check, decode, encoded
-from absflow.errors import PageCorruptError
+from absflow.errors import PageCorruptError, StorageError
 
 __all__ = [
+    "INLINE",
     "StateFiles",
     "check_pieces",
     "read_payload",
@@ -73,6 +76,31 @@ class StateFiles(Protocol):
         Raises:
             StorageError: a file could not be brought there.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class _Inline:
+    """No place for files: all is kept where the rest is, whatever its size."""
+
+    max_inline: int = sys.maxsize
+
+    def read(self, name: str) -> tuple[Any, bool]:
+        raise StorageError(f"there is no file {name!r}: all state is kept inline")
+
+    def write(self, place: str, parts: Iterable[Any], name: Callable[[], str]) -> str:
+        raise StorageError(f"there is no place for a file {place!r}: all state is kept inline")
+
+    def delete(self, name: str) -> None:
+        pass
+
+    def names(self, folder: str) -> list[str]:
+        return []
+
+    def finish(self) -> None:
+        pass
+
+
+INLINE: Final[StateFiles] = _Inline()
 
 
 def write_pieces(files: StateFiles, place: str, rows: Iterable[pa.RecordBatch]) -> str:

@@ -24,7 +24,7 @@ from absflow.columnar.expiry import TOUCHED, expired
 from absflow.columnar.keys import key_groups
 from absflow.columnar.packing import FLUSH_PAGES, gathered, split
 from absflow.columnar.pages import Page, PageKind, page_batches
-from absflow.columnar.piece_files import StateFiles
+from absflow.columnar.piece_files import INLINE, StateFiles
 from absflow.columnar.pieces import PAGE_BYTES, encode_pieces
 from absflow.columnar.state import OWN_COLUMNS, snapshot_schema
 from absflow.errors import ProcessError
@@ -71,7 +71,7 @@ class StatePacker:
     migrate: Migration | None = None
     flush_rows: int = 262_144
     page_bytes: int = PAGE_BYTES
-    files: StateFiles | None = None
+    files: StateFiles = INLINE
     expired_upto: int | None = None
     moved_us: int = 0
     expires_by_clock: bool = False
@@ -90,7 +90,7 @@ class StatePacker:
     def _pages(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Page]:
         for table in gathered(batches, self.flush_rows, FLUSH_PAGES * self.page_bytes):
             pages = self._pages_of(table)
-            if self.files is not None and table.nbytes > _FEW_PAGES * self.page_bytes:
+            if self.files != INLINE and table.nbytes > _FEW_PAGES * self.page_bytes:
                 pages = aside(pages, self.files)
             yield from pages
 

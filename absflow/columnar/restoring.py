@@ -18,7 +18,7 @@ import pyarrow as pa
 from absflow.columnar.aside import payload_of
 from absflow.columnar.keys import factorize
 from absflow.columnar.pages import Page, decode
-from absflow.columnar.piece_files import StateFiles, read_pieces, write_pieces
+from absflow.columnar.piece_files import INLINE, StateFiles, read_pieces, write_pieces
 from absflow.columnar.pieces import PAGE_BYTES, pieces, where
 from absflow.columnar.state import (
     DELETED,
@@ -48,7 +48,7 @@ class Restoring:
         keys: pa.Schema,
         state: pa.Schema,
         key_group: int,
-        files: StateFiles | None = None,
+        files: StateFiles = INLINE,
         page_bytes: int = PAGE_BYTES,
     ) -> None:
         """Begin with nothing.
@@ -96,15 +96,15 @@ class Restoring:
         self._waiting.append(batch)
         self._waiting_places.append(place)
         self.in_memory += len(payload)
-        if self._files is not None and self.in_memory > self._piece_bytes:
-            self._put_aside(self._files)
+        if self._files != INLINE and self.in_memory > self._piece_bytes:
+            self._put_aside()
 
-    def _put_aside(self, files: StateFiles) -> None:
+    def _put_aside(self) -> None:
         # Of no other task, also if Spark runs this one twice at once.
         place = f"{self._group}/0-restoring-{uuid.uuid4().hex}"
-        name = write_pieces(files, place, pieces(self._waiting, self._piece_bytes))
+        name = write_pieces(self._files, place, pieces(self._waiting, self._piece_bytes))
         self._aside.append(name)
-        self._mapped.append(read_pieces(files, name, self._schema, self._what))
+        self._mapped.append(read_pieces(self._files, name, self._schema, self._what))
         self._mapped_places += self._waiting_places
         self._waiting, self._waiting_places, self.in_memory = [], [], 0
 
@@ -152,7 +152,6 @@ class Restoring:
             table = pa.Table.from_batches(self.batches(), schema)
             state = KeyedState(table, len(self._keys))
             return store(state, kept, self._files, place, self._page_bytes)
-        assert self._files is not None
         kept = store_base(kept, self._files, place, pieces(self.batches(), self._piece_bytes))
         for name in self._aside:
             self._files.delete(name)

@@ -31,7 +31,7 @@ from absflow.columnar.pages import (
     Page,
     PageKind,
 )
-from absflow.columnar.piece_files import StateFiles
+from absflow.columnar.piece_files import INLINE, StateFiles
 from absflow.columnar.pieces import PAGE_BYTES
 from absflow.columnar.range_time import due_groups, most_of_each, said_of_time
 from absflow.columnar.restoring import Restoring
@@ -59,7 +59,7 @@ def run_range(
     batch: Batch,
     pages: Iterable[Page],
     stored: bytes,
-    files: StateFiles | None = None,
+    files: StateFiles = INLINE,
     page_bytes: int = PAGE_BYTES,
 ) -> Generator[Page, None, bytes]:
     """Process one micro-batch of the key groups of a range, in their order.
@@ -69,7 +69,7 @@ def run_range(
         batch: the micro-batch.
         pages: the pages of its key groups, in any order.
         stored: what the range kept (:func:`~absflow.columnar.stored.of_range`); empty at first.
-        files: where the files of a large state lie; None if all of it is kept inline.
+        files: where the files of a large state lie.
         page_bytes: a page has at most so many bytes.
 
     Yields:
@@ -109,7 +109,7 @@ def run_range(
 
 
 def _sorted(
-    spec: StageSpec, pages: Iterable[Page], files: StateFiles | None, page_bytes: int
+    spec: StageSpec, pages: Iterable[Page], files: StateFiles, page_bytes: int
 ) -> tuple[dict[int, list[Page]], dict[int, Restoring], list[Page], list[Page]]:
     """The pages by key group, what restores one, what is said of event time, and what wakes it."""
     by_group: dict[int, list[Page]] = defaultdict(list)
@@ -154,7 +154,7 @@ def run_key_group(
     batch: Batch,
     pages: Sequence[Page],
     stored: KeyGroupState,
-    files: StateFiles | None = None,
+    files: StateFiles = INLINE,
     page_bytes: int = PAGE_BYTES,
     time: BatchTime | None = None,
     together: RangeWork | None = None,
@@ -167,7 +167,7 @@ def run_key_group(
         batch: the micro-batch.
         pages: the pages of all inputs, in any order.
         stored: what the key group kept.
-        files: where the files of a large state lie; None if all of it is kept inline.
+        files: where the files of a large state lie.
         page_bytes: a page has at most so many bytes.
         time: event time through the batch; None if it stands still.
         together: what the key groups of its range have come to; None if it is alone.

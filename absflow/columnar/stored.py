@@ -136,7 +136,7 @@ def in_range(payload: bytes, what: str) -> dict[int, KeyGroupState]:
 
 
 def load(
-    stored: KeyGroupState, keys: pa.Schema, columns: pa.Schema, files: StateFiles | None, what: str
+    stored: KeyGroupState, keys: pa.Schema, columns: pa.Schema, files: StateFiles, what: str
 ) -> KeyedState:
     """The keyed state, which shares the memory of its files.
 
@@ -155,7 +155,6 @@ def load(
 
     def table(payload: bytes, name: str, schema: pa.Schema) -> pa.Table:
         if name:
-            assert files is not None  # it has written the file
             return read_pieces(files, name, schema, what)
         if payload:
             return pa.Table.from_batches([decode(payload, schema, what)])
@@ -175,7 +174,7 @@ def load(
 def store(
     state: KeyedState,
     before: KeyGroupState,
-    files: StateFiles | None,
+    files: StateFiles,
     place: str,
     page_bytes: int = PAGE_BYTES,
     expired_upto: int | None = None,
@@ -185,7 +184,7 @@ def store(
     Args:
         state: the new state.
         before: what the key group kept.
-        files: where files go; None if all is to be kept inline.
+        files: where files go.
         place: the key group and the batch, with a slash between, for the names of files.
         page_bytes: the size of a page.
         expired_upto: state that was touched last up to then has expired, and is dropped where
@@ -198,7 +197,7 @@ def store(
     state = state.without_expired(expired_upto)
     size = state.size
     before = _with_times(state, before)
-    if files is None or size <= files.max_inline:
+    if size <= files.max_inline:
         flat = state.flat().table
         payload = encode(flat) if flat.num_rows else b""
         kept = replace(before, live_keys=state.live, size=size, base="")
@@ -223,7 +222,7 @@ def store(
 
 
 def retire(
-    before: KeyGroupState, after: KeyGroupState, files: StateFiles | None, place: str
+    before: KeyGroupState, after: KeyGroupState, files: StateFiles, place: str
 ) -> KeyGroupState:
     """Note the files that only ``before`` needs, and delete those that it had noted.
 
@@ -233,11 +232,10 @@ def retire(
         files: has its files.
         place: the key group and the batch, as for :func:`store`.
     """
-    if files is not None:
-        for name in before.stale.split():
-            files.delete(name)
-        if after.files - before.files:
-            _sweep(files, place, before.files | after.files)
+    for name in before.stale.split():
+        files.delete(name)
+    if after.files - before.files:
+        _sweep(files, place, before.files | after.files)
     return replace(after, stale=" ".join(sorted(before.files - after.files)))
 
 

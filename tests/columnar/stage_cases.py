@@ -8,6 +8,7 @@ from arrow_cases import rows_of
 
 from absflow.columnar.packing import Packer
 from absflow.columnar.pages import Page, PageKind, channel_schema, decode, pages_of
+from absflow.columnar.piece_files import INLINE
 from absflow.columnar.pieces import PAGE_BYTES
 from absflow.columnar.process import Result
 from absflow.columnar.spec import InputSpec, StageSpec
@@ -127,7 +128,7 @@ def rows_out(out, schema=OUTPUT):
     ]
 
 
-def state_of(spec, stored, files=None):
+def state_of(spec, stored, files=INLINE):
     whole = load(stored, spec.keys, spec.state, files, "state").flat().table.to_pylist()
     return {row["k"]: (row["n"], row["seen"]) for row in whole if not row[DELETED]}
 
@@ -135,7 +136,7 @@ def state_of(spec, stored, files=None):
 class Runner:
     """One key group through its micro-batches, as the driver would run it."""
 
-    def __init__(self, spec, key_group=0, files=None, page_bytes=PAGE_BYTES):
+    def __init__(self, spec, key_group=0, files=INLINE, page_bytes=PAGE_BYTES):
         self.spec = spec
         self.files = files
         self.page_bytes = page_bytes

@@ -14,6 +14,7 @@ from absflow.columnar.clocks import moved
 from absflow.columnar.event_time import RootTime
 from absflow.columnar.expiry import TOUCHED, Expiry, expired
 from absflow.columnar.pages import TIME_TYPE, PageKind, decode
+from absflow.columnar.piece_files import INLINE
 from absflow.columnar.process import Result
 from absflow.columnar.spec import InputSpec, StageSpec
 from absflow.columnar.state import snapshot_schema
@@ -125,11 +126,11 @@ def with_timers(rows, state, context):
     return replace(result, timers=pa.table({"k": rows["k"], "time": rows["v"].cast(TIME_TYPE)}))
 
 
-@pytest.mark.parametrize("files", [None, MemoryFiles(0)], ids=["inline", "files"])
+@pytest.mark.parametrize("files", [INLINE, MemoryFiles(0)], ids=["inline", "files"])
 def test_a_timer_fires_unless_the_key_has_expired_before_it_in_time(files):
     stage = TimedStage(spec_of(Expiry(10, EVENT), with_timers, closing), files)
     stage.batch([("a", 100, 109), ("b", 100, 110), ("c", 100, 300)])
-    if files is not None:
+    if files != INLINE:
         assert any(kept.base for kept in in_range(stage.stored, "").values())
     # All of them are behind the watermark at once, and still the order is that of time.
     assert stage.fired([("d", 250, 400)]) == [("a", 1), ("d", 1)]
@@ -198,7 +199,7 @@ def test_state_and_history_are_what_the_rule_says(given_batches, domain, after, 
     """Whatever is dropped when: a function, the kept state and the sets of a history agree."""
     unit = 1 if domain is EVENT else 1_000
     expiry = Expiry(after * unit, domain, on_read)
-    files = None if inline is None else MemoryFiles(inline)
+    files = INLINE if inline is None else MemoryFiles(inline)
     stage, model = TimedStage(spec_of(expiry), files), Model(expiry)
     sets, now, newest, number = [], 0, 100, 0
     for made, snapshot, later in given_batches:

@@ -11,6 +11,7 @@ from timed_cases import KEYS, TimedStage
 
 from absflow.columnar.expiry import TOUCHED, Expiry, expired
 from absflow.columnar.pages import pages_of
+from absflow.columnar.piece_files import INLINE
 from absflow.columnar.restore_packer import StatePacker
 from absflow.columnar.state import snapshot_schema
 from absflow.protocol import event_time
@@ -39,7 +40,7 @@ class Attempts:
     def begin(self, shape):
         groups, inline, _ = shape
         spec = replace(spec_of(self.expiry(shape)), key_groups=groups)
-        return TimedStage(spec, None if inline is None else MemoryFiles(inline))
+        return TimedStage(spec, INLINE if inline is None else MemoryFiles(inline))
 
     def take(self, made):
         given_rows = [(k, self.newest + ahead, v) for k, ahead, v in made]

@@ -17,7 +17,7 @@ from absflow.columnar import pieces as pieces_module
 from absflow.columnar.aside import aside
 from absflow.columnar.packing import FLUSH_PAGES, Packer, gathered
 from absflow.columnar.pages import Page, PageKind, decode, encode, in_parts, pages_of
-from absflow.columnar.piece_files import check_pieces, read_pieces, write_pieces
+from absflow.columnar.piece_files import INLINE, check_pieces, read_pieces, write_pieces
 from absflow.columnar.pieces import cut, encode_pieces, pieces, reordered, take
 from absflow.columnar.process import Result
 from absflow.columnar.restoring import Restoring
@@ -222,7 +222,7 @@ def restore_pages(rows, deleted=(), place=0, page_bytes=500):
 @pytest.mark.parametrize("inline", [0, 10**9, None])
 def test_a_key_group_is_restored_piece_by_piece(inline):
     """Thousands of pages in any order, of which no more than a piece is in memory; none is left."""
-    files = None if inline is None else MemoryFiles(inline)
+    files = INLINE if inline is None else MemoryFiles(inline)
     keys = [str(k) for k in range(2000)]
     found = restore_pages([(k, 1) for k in keys])
     found += restore_pages([(k, 2) for k in keys[::3]], deleted={*keys[::9]}, place=1)
@@ -231,7 +231,7 @@ def test_a_key_group_is_restored_piece_by_piece(inline):
     restoring = Restoring("legs", KEYS, STATE, 3, files, page_bytes=500)
     for page in found:
         restoring.add(page)
-        assert files is None or restoring.in_memory <= 16 * 500 + 500
+        assert files == INLINE or restoring.in_memory <= 16 * 500 + 500
     kept = restoring.store()
     state = load(kept, KEYS, STATE, files, "state")
     due = {k: 2 if k in keys[::3] else 1 for k in keys if k not in keys[::9]}
@@ -239,7 +239,7 @@ def test_a_key_group_is_restored_piece_by_piece(inline):
     assert {row["k"]: row["n"] for row in rows} == due
     assert (kept.live_keys, len(rows), kept.changed_epoch) == (len(due), len(due), 9)
     assert {row["_modified"] for row in rows} == {18}
-    if files is not None:
+    if files != INLINE:
         assert set(files.files) == {kept.base} - {""}
 
 

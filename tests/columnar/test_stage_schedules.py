@@ -25,6 +25,7 @@ from stage_cases import (
 from absflow.columnar import stored as stored_module
 from absflow.columnar.keys import key_groups
 from absflow.columnar.pages import Page, PageKind, decode
+from absflow.columnar.piece_files import INLINE
 from absflow.columnar.pieces import PAGE_BYTES
 from absflow.columnar.stage import Batch, run_key_group
 from absflow.columnar.state import DELETED
@@ -266,7 +267,7 @@ def summed(snapshots, n):
 @given(
     worlds(),
     st.integers(1, 2),
-    st.none() | st.builds(MemoryFiles, st.sampled_from([0, 150, 300])),
+    st.just(INLINE) | st.builds(MemoryFiles, st.sampled_from([0, 150, 300])),
     st.sampled_from([4, 0]),
     st.sampled_from([PAGE_BYTES, 700, 1]),
     st.randoms(use_true_random=False),
@@ -297,7 +298,7 @@ def check_schedule(world, partitions, files, page_bytes, shuffle):
             shuffle.shuffle(found)
             again = run(run_key_group(spec, 0, before[0], found, before[1], files, page_bytes))
             assert again == (out, runner.stored)
-        if files is not None:
+        if files != INLINE:
             kept = runner.stored
             assert {*kept.files, *kept.stale.split()} == set(files.files)
             event("no base" if not kept.base else "recent rows" if kept.recent else "a base")

@@ -11,6 +11,7 @@ from absflow.columnar.event_time import (
 )
 from absflow.columnar.packing import Packer
 from absflow.columnar.pages import TIME_TYPE, Page, PageKind, decode, pages_of
+from absflow.columnar.piece_files import INLINE
 from absflow.columnar.stage import Batch, run_range
 from absflow.columnar.stored import in_range, load
 from absflow.protocol import alignment
@@ -25,7 +26,7 @@ GROUPS = 4
 class TimedStage:
     """All key groups of a stage as one range or several, through its micro-batches."""
 
-    def __init__(self, spec, files=None, ranges=1):
+    def __init__(self, spec, files=INLINE, ranges=1):
         self.spec, self.number, self.files, self.groups = spec, 0, files, spec.key_groups
         self.heads = range_heads(self.groups, ranges)
         self.kept = [b""] * ranges

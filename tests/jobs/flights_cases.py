@@ -19,6 +19,7 @@ from absflow.columnar.event_time import RootTime, TimeReport, watermark_payload
 from absflow.columnar.packing import Packer
 from absflow.columnar.pages import Page, PageKind, channel_schema, decode, page_batch, pages_of
 from absflow.columnar.pages import unpack as unpack_pages
+from absflow.columnar.piece_files import INLINE
 from absflow.columnar.spec import InputSpec, StageSpec
 from absflow.columnar.stage import Batch, run_key_group, run_range
 from absflow.columnar.state import state_schema
@@ -195,7 +196,7 @@ class Hourly:
     def state(self) -> pa.Table:
         kept = in_range(self.stored, "") if self.stored else {}
         tables = [
-            load(k, self.spec.keys, self.spec.state, None, "").flat().table for k in kept.values()
+            load(k, self.spec.keys, self.spec.state, INLINE, "").flat().table for k in kept.values()
         ]
         names = self.spec.output.names
         schema = self.spec.output
