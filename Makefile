@@ -23,8 +23,9 @@ help: ## list the targets
 
 setup: java .venv/.setup ## make .venv with absflow and its tools (again when setup.cfg changed)
 
-demo: setup ## run the flights job on this machine
-	@$(BIN)/spark-submit --properties-file conf/flights.conf jobs/flights.py
+demo: setup ## run the flights job on this machine (STORE=s3 or hdfs: on a server of that, started with it)
+	@$(if $(STORE),$(BIN)/python tests/spark/demo.py $(STORE),\
+	  $(BIN)/spark-submit --properties-file conf/flights.conf jobs/flights.py)
 
 test: setup .cache/jvm/classes.jsa ## run the tests, but for those of soak and chaos, in two processes
 	@$(BIN)/python -m pytest --numprocesses 2

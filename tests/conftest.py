@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 
-# Of tests/spark, for the second process: those that start drivers, programs and pages in processes
-# of their own, and some long ones, so that both processes end together.
+# Of tests with a Spark, for the second process: those that start drivers, programs and pages in
+# processes of their own, and some long ones, so that both processes end together.
 SECOND = {
     "test_backlog.py",
     "test_compacted_job.py",
     "test_damaged_channel.py",
+    "test_demo_on_stores.py",
     "test_documented.py",
     "test_drivers_at_once.py",
     "test_drivers_on_s3.py",
     "test_fencing.py",
     "test_new_job.py",
     "test_odd_columns.py",
-    "test_on_hdfs.py",
     "test_on_s3.py",
     "test_restore_program.py",
     "test_row_order.py",

@@ -149,7 +149,7 @@ def test_files_that_the_second_process_gets_are_there():
         for node in tree.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SECOND"
     ]
-    assert second <= {path.name for path in (ROOT / "tests" / "spark").glob("test_*.py")}
+    assert second <= {path.name for path in (ROOT / "tests").rglob("test_*.py")}
 
 
 def test_functions_are_short():
