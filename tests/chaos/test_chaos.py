@@ -28,7 +28,15 @@ DEATHS = {
 }
 
 
-@pytest.fixture(scope="module", params=DEATHS, ids=", ".join)
+# The other is as long, and on-checkpoint is killed in make chaos as well.
+SOAK = ("on-checkpoint", "unaligned")
+JOBS = [
+    pytest.param(job, marks=pytest.mark.soak if job == SOAK else (), id=", ".join(job))
+    for job in DEATHS
+]
+
+
+@pytest.fixture(scope="module", params=JOBS)
 def killed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Round:
     """One job of three stages, killed in every life but the last."""
     root = tmp_path_factory.mktemp("chaos")

@@ -115,6 +115,7 @@ def rewritten(root: Path) -> dict[int, int]:
     return rows
 
 
+@pytest.mark.soak
 def test_runs_of_a_lineage_become_one_and_every_checkpoint_can_be_restored(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def attempts(server: S3Server, bucket: str) -> list[tuple[int, str]]:
     return [(r["incarnation"], r["kind"]) for r in sorted(rows, key=lambda r: r["at"])]
 
 
+@pytest.mark.soak
 def test_a_driver_that_was_paused_commits_nothing_when_it_wakes(tmp_path: Path) -> None:
     """A newer one has taken over and ended the job; the older says so, and changes nothing."""
     write_source(tmp_path / "a", files=FILES, rows=100, seed=11)

@@ -157,7 +157,7 @@ def calls(file: Path) -> list[str]:
     return sorted(file.read_text().split()) if file.exists() else []
 
 
-@pytest.mark.parametrize("in_pandas", [False, True])
+@pytest.mark.parametrize("in_pandas", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_it_is_what_it_is_on_spark_and_only_once(
     spark: SparkSession, tmp_path: Path, in_pandas: bool
 ) -> None:

@@ -211,6 +211,7 @@ def check_savepoint(spark: SparkSession, place: Path) -> None:
     assert planned.problems == ()
 
 
+@pytest.mark.soak
 def test_a10_a_job_with_every_odd_name_from_start_to_savepoint(
     spark: SparkSession, place: Path
 ) -> None:

@@ -30,6 +30,7 @@ PATIENCE_S = 500
 SIZES = (30_000, 3_000, 80_000)
 
 
+@pytest.mark.soak
 def test_a_replay_on_other_cores_gives_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
     """Killed on two cores behind its writes, gone on with on eight; files of different sizes."""
     write_sources(spark, tmp_path)

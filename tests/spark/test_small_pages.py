@@ -74,7 +74,8 @@ def run(spark: SparkSession, root: Path, **more: str) -> int:
     return started.finished_checkpoint
 
 
-@pytest.mark.parametrize("edges", ["direct", pytest.param("channel", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("edges", ["direct", "channel"])
 def test_pages_are_cut_by_bytes_through_snapshot_restore_and_rescale(
     spark: SparkSession, tmp_path: Path, edges: str
 ) -> None:

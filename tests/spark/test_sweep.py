@@ -42,6 +42,7 @@ def number_of(path: str) -> int:
     return int(path.partition("/")[0].partition("=")[2])
 
 
+@pytest.mark.soak
 def test_a5_what_tasks_that_ran_twice_have_left_is_swept_beside_the_job(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

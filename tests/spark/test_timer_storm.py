@@ -94,7 +94,7 @@ def wait_for(run: absflow.Run, root: Path, met: Callable[[int], bool]) -> int:
         assert not run.await_termination(timeout=0.2)
 
 
-@pytest.mark.parametrize("edges", ["channel", "auto"])
+@pytest.mark.parametrize("edges", ["channel", pytest.param("auto", marks=pytest.mark.soak)])
 def test_pieces_come_by_themselves_and_a_restore_goes_on_with_them(
     spark: SparkSession, tmp_path: Path, edges: str
 ) -> None:
