@@ -102,7 +102,8 @@ class Claim:
         self.incarnation: int = max((a.incarnation for a in attempts), default=0) + 1
         self.lock = lock
         files, table = root.files, root.layout.attempts
-        self.fence = Fence(files.read, files.names, table, self.incarnation, lock)
+        paid = files.is_bucket(table)
+        self.fence = Fence(files.read, files.names, table, self.incarnation, lock, paid=paid)
         self._spark = root.spark
         self._files = files
         self._layout = root.layout

@@ -27,9 +27,13 @@ from collections.abc import Callable, Sequence
 
 from absflow.errors import FencedError
 from absflow.facts.lock import RootLock
+from absflow.storage import clock
 from absflow.storage.delta.log import LogTail
 
 __all__ = ["Fence"]
+
+# What was seen stands for as long as some writes to an object store take.
+_STANDS_MS = 500
 
 
 class Fence:
@@ -42,6 +46,8 @@ class Fence:
         attempts: str,
         incarnation: int,
         lock: RootLock,
+        *,
+        paid: bool = False,
     ) -> None:
         """Look out for drivers newer than ``incarnation``.
 
@@ -51,22 +57,30 @@ class Fence:
             attempts: the table of the claims; it need not be there yet.
             incarnation: this driver's.
             lock: of the storage root.
+            paid: whether each look is a request that is paid for.
         """
         self._log = LogTail(read, names, attempts)
         self._incarnation = incarnation
         self._lock = lock
+        self._stands_ms = _STANDS_MS if paid else 0
+        self._looked_ms: int | None = None
         self._mutex = threading.Lock()
         self._seen: str | None = None
 
     def check(self) -> None:
         """Look once: for the next file of the table's log, and for the note.
 
+        Where a look is paid for, several writes that follow at once have one between them.
+
         Raises:
             FencedError: a newer driver has started; once raised, at every call.
             StorageError: the log could not be read.
         """
         with self._mutex:
-            self._seen = self._seen or self._newer()
+            now = clock.steady_ms()
+            if self._looked_ms is None or now - self._looked_ms >= self._stands_ms:
+                self._seen = self._seen or self._newer()
+                self._looked_ms = now
             seen = self._seen
         if seen is not None:
             raise FencedError(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
 from os import makedirs
 from typing import Any
@@ -13,7 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from absflow.errors import StorageError
-from absflow.storage.java import S3_SCHEMES, behind_server, serve_files, use_s3_classes
+from absflow.storage.java import S3_SCHEMES, behind_server, only_writer, serve_files, use_s3_classes
 from absflow.storage.stores.contract import Store, refused
 from absflow.storage.stores.hadoop import HadoopStore, served_at
 from absflow.storage.stores.mounted import MountedStore, local
@@ -144,6 +145,10 @@ class Files:
         """Whether a path is on a file system that is mounted."""
         return self._at(path)[0] is _MOUNTED
 
+    def is_bucket(self, path: str) -> bool:
+        """Whether a path is on an object store, where each request is paid for."""
+        return self.qualified(path).partition(":")[0] not in ("file", "hdfs", "viewfs")
+
     def for_workers(self, path: str) -> tuple[Store, str]:
         """What workers reach a path by, and its name there."""
         return self._at(path)
@@ -155,6 +160,16 @@ class Files:
         """
         served = any(isinstance(self._at(path)[0], HadoopStore) for path in paths)
         return behind_server(rows) if served else rows
+
+    @contextmanager
+    def only_writer(self, folders: Iterable[str]) -> Iterator[None]:
+        """Within the block nobody but this driver writes Delta tables in these folders.
+
+        What it knows of their logs is not asked of a bucket again.
+        """
+        there = [path for path in folders if self._at(path)[0] in self._buckets.values()]
+        with only_writer(self._spark, there):
+            yield
 
     def check_writable(self, path: str) -> None:
         """Write and delete a file below ``path``, so that a bad storage root is refused early."""

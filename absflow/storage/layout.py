@@ -76,6 +76,14 @@ class Layout:
         return f"{self.root}/work"
 
     @property
+    def own_tables(self) -> tuple[str, ...]:
+        """Tables, and directories of them: what nobody but the job's driver writes while it runs.
+
+        And what it need not ask for, to see that there is a newer one.
+        """
+        return (self.channels, self.states, self.checkpoints, self.barriers, self.overtakes)
+
+    @property
     def positions(self) -> str:
         """Directory: of each attempt, what positions need."""
         return f"{self.root}/positions"

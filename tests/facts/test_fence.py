@@ -74,6 +74,23 @@ def test_a_look_reads_nothing_that_grows() -> None:
     assert log.reads == before + 1
 
 
+def test_where_a_look_is_paid_for_writes_at_once_have_one(monkeypatch) -> None:
+    """It stands for half a second, by a clock that goes on while a driver is paused."""
+    log, now = Log(), 0
+    monkeypatch.setattr("absflow.facts.fence.clock.steady_ms", lambda: now)
+    fence = Fence(log.read, log.names, "t", 4, NO_LOCK, paid=True)
+    fence.check()
+    log.claim({"incarnation": 5})
+    before = log.reads
+    now = 499
+    fence.check()
+    assert log.reads == before
+    now = 500
+    for _ in range(2):
+        with pytest.raises(FencedError, match="driver incarnation 5"):
+            fence.check()
+
+
 def test_a_note_beside_the_lock_fences(tmp_path) -> None:
     """Before the newer can claim at all; and for good, though the note goes."""
     log, note = Log(), tmp_path / "note"

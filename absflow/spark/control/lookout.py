@@ -1,6 +1,7 @@
 """The thread that looks for what comes from outside: a newer driver, and requests.
 
-Each look asks the storage, twice a second whatever the job does. The job's thread asks for neither,
+Each look asks the storage, twice a second whatever the job does; where each question is paid for,
+six times a minute. The job's thread asks for neither,
 so that no event of a stage waits for such an answer. Before each write it looks for a newer driver
 all the same (:mod:`absflow.facts.fence`).
 """
@@ -19,7 +20,7 @@ from absflow.protocol.retention.deletion import Deletion
 __all__ = ["Lookout"]
 
 _LOG = logging.getLogger(__name__)
-_EVERY_S = 0.5
+_EVERY_S, _WHERE_PAID_S = 0.5, 10
 
 
 class Lookout:
@@ -30,6 +31,8 @@ class Lookout:
         fence: Fence,
         requests: Requests,
         post: Callable[[FencedError | SavepointRequest | Deletion], None],
+        *,
+        paid: bool = False,
     ) -> None:
         """Not looking yet.
 
@@ -37,10 +40,12 @@ class Lookout:
             fence: between this driver and newer ones.
             requests: what is asked for.
             post: puts what was found into the queue of the job's thread.
+            paid: whether each question to the storage is paid for.
         """
         self._fence = fence
         self._requests = requests
         self._post = post
+        self._every_s = _WHERE_PAID_S if paid else _EVERY_S
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="absflow-lookout", daemon=True)
 
@@ -63,7 +68,7 @@ class Lookout:
             _LOG.warning("could not look for requests", exc_info=True)
 
     def _run(self) -> None:
-        while not self._closing.wait(_EVERY_S):
+        while not self._closing.wait(self._every_s):
             try:
                 self._fence.check()
             except FencedError as error:

@@ -113,7 +113,8 @@ class JobLoop:
             prepared.claim.lock.release()
             raise
         self._savepoints = Savepoints(self._coordinator)
-        self._lookout = Lookout(prepared.claim.fence, requests, self._events.put)
+        paid = root.files.is_bucket(root.layout.root)
+        self._lookout = Lookout(prepared.claim.fence, requests, self._events.put, paid=paid)
         self._queries = Queries(
             self._graph.job,
             self._settings.restart_policy,
@@ -183,6 +184,7 @@ class JobLoop:
         self._coordinator.finalise = self._finaliser.submit
         # File sources ask this session in every batch, Delta's a copy of it that a query makes.
         self._session.enter_context(conf_set(self._spark, self._prepared.session))
+        self._session.enter_context(self._root.files.only_writer(self._root.layout.own_tables))
         try:
             self._coordinator.begin(self._prepared.recovered)
             self._retention.start(self._coordinator)

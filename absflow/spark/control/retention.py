@@ -74,8 +74,8 @@ __all__ = ["Retention"]
 _LOG = logging.getLogger(__name__)
 _GROUP = "absflow-retention"
 # Seconds without a plan before the first and between two. What goes a minute later costs little, a
-# plan costs a look at every table.
-EVERY = 60.0
+# plan costs a look at every table; on an object store some hundred requests.
+EVERY, WHERE_PAID = 60.0, 600.0
 # A plan that took a second is followed by at least this many seconds without one.
 REST = 9.0
 # Checkpoints from one summary of old facts to the next; so many are read one by one.
@@ -114,6 +114,7 @@ class Retention:
         self._files = Files(self._spark)
         self._tidying = Tidying(self._spark, root, job, claim.lock, self._await_writer)
         self._layout = root.layout
+        self._every = WHERE_PAID if self._files.is_bucket(root.layout.root) else EVERY
         settings = job.settings
         self._policy = RetentionPolicy(settings.checkpoint_retained, settings.lineage_max_sets)
         self._sinks = job.graph.published
@@ -212,7 +213,7 @@ class Retention:
         each checkpoint, so it waits for as long as the last plan took, unless something failed in
         that; else a plan comes when there is news, and seldom.
         """
-        seldom = max(EVERY, REST * worked)
+        seldom = max(self._every, REST * worked)
         rest = seldom if self._failed else min(worked, seldom)
         if not self._asked.wait(rest) and not self._due.wait(seldom - rest):
             self._news.wait()

@@ -104,6 +104,7 @@ final class Served implements Runnable {
       case 'D':
         return fs.delete(path, false);
       case 'X':
+        OwnLogs.dropped(fs.makeQualified(path).toString());
         return fs.delete(path, true);
       case 'M':
         return fs.mkdirs(path);

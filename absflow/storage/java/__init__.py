@@ -15,6 +15,8 @@ import shutil
 import tempfile
 import threading
 import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.resources import files
 from typing import Any
 from weakref import WeakSet
@@ -25,12 +27,20 @@ from pyspark.sql import functions as F
 
 from absflow.errors import StorageError
 
-__all__ = ["S3_SCHEMES", "behind_server", "serve_files", "use_s3_classes"]
+__all__ = ["S3_SCHEMES", "behind_server", "only_writer", "serve_files", "use_s3_classes"]
 
 # What Hadoop has S3 under.
 S3_SCHEMES = ("s3a", "s3", "s3n")
 _LOG = logging.getLogger(__name__)
-_SOURCES = ("S3Create", "S3CreateLogStore", "Placed", "Served", "FileServer", "CheckpointFiles")
+_SOURCES = (
+    "S3Create",
+    "OwnLogs",
+    "S3CreateLogStore",
+    "Placed",
+    "Served",
+    "FileServer",
+    "CheckpointFiles",
+)
 _CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _OURS = "absflow.CheckpointFiles"
 # Spark's own; the second does not replace a file on S3, and says nothing.
@@ -106,6 +116,17 @@ def serve_files(spark: SparkSession) -> tuple[str, tuple[tuple[str, str], ...]]:
     return place, tuple(zip(found[::2], found[1::2], strict=True))
 
 
+@contextmanager
+def only_writer(spark: SparkSession, folders: Iterable[str]) -> Iterator[None]:
+    """Within the block nobody but this driver writes tables in these folders of buckets."""
+    jvm: Any = spark.sparkContext._jvm
+    with ExitStack() as owned:
+        for folder in folders if spark.sparkContext in _loaded_by else ():
+            owned.callback(jvm.absflow.OwnLogs.disown, folder)
+            jvm.absflow.OwnLogs.own(folder)
+        yield
+
+
 def behind_server(rows: DataFrame) -> DataFrame:
     """The same rows; the JVM of a task serves files before it hands the first of them on."""
     return rows.where(F.expr("reflect('absflow.FileServer', 'start') is not null"))
@@ -136,7 +157,7 @@ def _loaded(spark: SparkSession) -> bool:
 def _compiled(jvm: Any, loader: Any) -> dict[str, bytes]:
     """The byte code of each class by its name."""
     found: dict[str, bytes] = {}
-    for name in _SOURCES:  # each may use those before it
+    for name in _SOURCES:
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
         compiler.setParentClassLoader(loader)
         compiler.cook(files(__package__).joinpath(f"{name}.java").read_text())
