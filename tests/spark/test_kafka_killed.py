@@ -68,7 +68,9 @@ def check_alive(process: subprocess.Popen[bytes], log: Path) -> None:
 
 def manifests(spark: SparkSession, root: Path) -> list[dict[str, Any]]:
     """Of all checkpoints that have completed."""
-    return completed(spark, root / "job") if (root / "job" / "checkpoints").exists() else []
+    # The folder is there before its first version.
+    first = root / "job" / "checkpoints" / "_delta_log" / f"{0:020}.json"
+    return completed(spark, root / "job") if first.exists() else []
 
 
 def wait(until: Callable[[], bool], alive: Callable[[], None]) -> None:
