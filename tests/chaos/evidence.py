@@ -77,7 +77,7 @@ def _rows(table: Path) -> list[dict[str, Any]]:
 
 def facts(storage: Path) -> list[dict[str, Any]]:
     """The rows of ``checkpoints`` by id; none if the job has not come so far."""
-    if not (storage / "checkpoints" / "_delta_log").exists():
+    if not any((storage / "checkpoints" / "_delta_log").glob("*.json")):
         return []
     return sorted(_rows(storage / "checkpoints"), key=lambda row: row["checkpoint_id"])
 

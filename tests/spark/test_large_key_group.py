@@ -84,7 +84,7 @@ def until_read(spark: SparkSession, root: Path, files: int, run: absflow.Run) ->
 
     def read() -> bool:
         path = root / "sink"
-        there = (path / "_delta_log").exists()
+        there = any((path / "_delta_log").glob("*.json"))
         return there and spark.read.format("delta").load(str(path)).count() >= files
 
     wait(read, run)

@@ -88,7 +88,11 @@ def job_of(spark: SparkSession, root: Path) -> absflow.Job:
 def wait_for(run: absflow.Run, root: Path, met: Callable[[int], bool]) -> int:
     """Until so many timers have fired; how many."""
     while True:
-        fired = rows_of(root / "out").num_rows if (root / "out" / "_delta_log").exists() else 0
+        fired = (
+            rows_of(root / "out").num_rows
+            if any((root / "out" / "_delta_log").glob("*.json"))
+            else 0
+        )
         if met(fired):
             return fired
         assert not run.await_termination(timeout=0.2)
