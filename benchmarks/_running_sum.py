@@ -49,8 +49,8 @@ def sums(
     return job
 
 
-def session(name: str, memory: str = "3g") -> SparkSession:
-    """A session on two cores, as conf/flights.conf has it."""
+def session(name: str, memory: str = "3g", more: Mapping[str, str] | None = None) -> SparkSession:
+    """A session on two cores, as conf/flights.conf has it, and with ``more`` conf."""
     # A benchmark without Spark is not to wait for these.
     from delta import configure_spark_with_delta_pip
     from pyspark.sql import SparkSession
@@ -66,6 +66,7 @@ def session(name: str, memory: str = "3g") -> SparkSession:
     conf |= {"spark.driver.memory": memory, "spark.log.level": "OFF"}
     # As absflow's own tables and sinks have it; so every peer's sink has it, too.
     conf["spark.databricks.delta.properties.defaults.checkpointInterval"] = "100"
+    conf |= more or {}
     builder = SparkSession.builder.appName(name)
     for key, value in conf.items():
         builder = builder.config(key, value)

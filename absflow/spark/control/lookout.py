@@ -1,7 +1,7 @@
 """The thread that looks for what comes from outside: a newer driver, and requests.
 
 Each look asks the storage, twice a second whatever the job does; where each question is paid for,
-six times a minute. The job's thread asks for neither,
+four times a minute. The job's thread asks for neither,
 so that no event of a stage waits for such an answer. Before each write it looks for a newer driver
 all the same (:mod:`absflow.facts.fence`).
 """
@@ -20,7 +20,7 @@ from absflow.protocol.retention.deletion import Deletion
 __all__ = ["Lookout"]
 
 _LOG = logging.getLogger(__name__)
-_EVERY_S, _WHERE_PAID_S = 0.5, 10
+_EVERY_S, _WHERE_PAID_S = 0.5, 15
 
 
 class Lookout:

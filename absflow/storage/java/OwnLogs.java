@@ -21,7 +21,8 @@ import org.apache.hadoop.fs.Path;
  * A version that is there already is refused by S3, whatever is known here.
  */
 public final class OwnLogs {
-  private static final long PATIENCE_NS = 60L * 1000 * 1000 * 1000;
+  private static final long PATIENCE_NS = 300L * 1000 * 1000 * 1000;
+  private static final long NOTED_NS = 1000L * 1000 * 1000;
   // Of each log; a channel's commits are a few kilobytes.
   private static final int TEXTS = 16;
   private static final int LONGEST = 1 << 18;
@@ -75,6 +76,10 @@ public final class OwnLogs {
     // The listing began with this name; null if nothing is known.
     private String first;
     private long at;
+    // The version that was put last, when, and by which thread.
+    private String newest;
+    private long newestAt;
+    private long writer;
 
     /** The files from a name on; null if they are to be listed. */
     synchronized Iterator from(Path path) {
@@ -82,7 +87,29 @@ public final class OwnLogs {
       if (!known || System.nanoTime() - at > PATIENCE_NS) {
         return null;
       }
-      return new ArrayList(files.tailMap(path.getName(), true).values()).iterator();
+      ArrayList found = new ArrayList();
+      for (Object each : files.tailMap(path.getName(), true).values()) {
+        if (isOnlyTheWriters(((FileStatus) each).getPath().getName())) {
+          break;
+        }
+        found.add(each);
+      }
+      return found.iterator();
+    }
+
+    /**
+     * Whether a version was put just now, by another thread, which has not put its checksum yet.
+     *
+     * <p>Delta notes a version of its own with what it knows of the table, and puts that as the
+     * checksum. A source that found the version before would note it without, and Delta would put
+     * together the whole state of the table.
+     */
+    private boolean isOnlyTheWriters(String name) {
+      if (!name.equals(newest) || writer == Thread.currentThread().getId()) {
+        return false;
+      }
+      return !files.containsKey(name.replace(".json", ".crc"))
+          && System.nanoTime() - newestAt < NOTED_NS;
     }
 
     /** Take what a listing from a name on has found. */
@@ -100,6 +127,9 @@ public final class OwnLogs {
     /** A version was put. */
     synchronized void written(Path path, byte[] data) {
       put(path, data.length);
+      newest = path.getName();
+      newestAt = System.nanoTime();
+      writer = Thread.currentThread().getId();
       keep(path, new String(data, StandardCharsets.UTF_8));
     }
 
