@@ -1,9 +1,8 @@
 """The thread that looks for what comes from outside: a newer driver, and requests.
 
 Each look asks the storage, twice a second whatever the job does; where each question is paid for,
-four times a minute. The job's thread asks for neither,
-so that no event of a stage waits for such an answer. Before each write it looks for a newer driver
-all the same (:mod:`absflow.facts.fence`).
+four times a minute. The job's thread asks for neither, so that no event of a stage waits for such
+an answer. Before each write it looks for a newer driver all the same (:mod:`absflow.facts.fence`).
 """
 
 from __future__ import annotations
