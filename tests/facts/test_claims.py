@@ -75,7 +75,9 @@ class Driver:
 
     def start(self) -> None:
         decision = self.decide()
-        files = SimpleNamespace(read=self.store.read, names=lambda path: [])
+        files = SimpleNamespace(
+            read=self.store.read, names=lambda path: [], is_bucket=lambda path: False
+        )
         root: Any = SimpleNamespace(
             files=files, layout=SimpleNamespace(attempts="attempts"), spark=None
         )
