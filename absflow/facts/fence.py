@@ -30,10 +30,10 @@ from absflow.facts.lock import RootLock
 from absflow.storage import clock
 from absflow.storage.delta.log import LogTail
 
-__all__ = ["Fence"]
+__all__ = ["LOOK_STANDS_MS", "Fence"]
 
 # What was seen stands for as long as some writes to an object store take.
-_STANDS_MS = 500
+LOOK_STANDS_MS = 500
 
 
 class Fence:
@@ -62,7 +62,7 @@ class Fence:
         self._log = LogTail(read, names, attempts)
         self._incarnation = incarnation
         self._lock = lock
-        self._stands_ms = _STANDS_MS if paid else 0
+        self._stands_ms = LOOK_STANDS_MS if paid else 0
         self._looked_ms: int | None = None
         self._mutex = threading.Lock()
         self._seen: str | None = None

@@ -6,6 +6,7 @@ in a thread, and one thread runs at a time: a schedule says who makes the next r
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +19,9 @@ from model_log import ModelLog
 from py4j.protocol import Py4JError
 
 from absflow.errors import FencedError, StorageError
-from absflow.facts import driver_table
+from absflow.facts import driver_table, fence
 from absflow.facts.claim import Claim, begin_on
+from absflow.facts.fence import LOOK_STANDS_MS
 from absflow.facts.lock import RootLock
 from absflow.facts.records import AttemptRecord
 from absflow.protocol.checkpoints import AttemptFact
@@ -76,7 +78,7 @@ class Driver:
     def start(self) -> None:
         decision = self.decide()
         files = SimpleNamespace(
-            read=self.store.read, names=lambda path: [], is_bucket=lambda path: False
+            read=self.store.read, names=lambda path: [], is_bucket=lambda path: True
         )
         root: Any = SimpleNamespace(
             files=files, layout=SimpleNamespace(attempts="attempts"), spark=None
@@ -138,10 +140,20 @@ class Schedule:
             thread.join()
 
 
+@pytest.fixture(params=[0, LOOK_STANDS_MS], ids=["time stands still", "time goes on"])
+def passing_ms(request: pytest.FixtureRequest) -> int:
+    """What passes between two looks at the clock: they are all old, or none is."""
+    return int(request.param)
+
+
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Schedule, list[Driver]]]:
+def started(
+    passing_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Schedule, list[Driver]]]:
     """Starts drivers by a schedule, and checks what must hold for any."""
     monkeypatch.setattr(driver_table.tables, "create", lambda *args, **named: None)
+    clock = itertools.count(1, passing_ms)
+    monkeypatch.setattr(fence.clock, "steady_ms", lambda: next(clock))
 
     def start(
         count: int, choices: Sequence[int], lost_answers: int = 0
@@ -152,7 +164,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Schedule, li
         monkeypatch.setattr(driver_table.transactions, "append_once", store.append_once)
         drivers = [Driver(store) for _ in range(count)]
         schedule.run([driver.run for driver in drivers])
-        check(store, drivers)
+        with monkeypatch.context() as later:
+            later.setattr(fence.clock, "steady_ms", lambda: next(clock) + LOOK_STANDS_MS)
+            check(store, drivers)
         return schedule, drivers
 
     return start
