@@ -1,10 +1,11 @@
 """What a job asks of a bucket: requests per micro-batch, per checkpoint and per idle hour.
 
-``python benchmarks/requests.py [--files N] [--seconds N]``. A job of two stages, with a channel
-between them, has its storage root and sink in a bucket of the tests' S3 server, which counts. First
-it reads files (of a local disk), without a checkpoint; then it has nothing to read; then it takes a
-checkpoint every few seconds. Prints the requests of each phase by what they are for, and what they
-would cost at S3's list prices: a count is the same on any machine, so nothing is measured twice.
+``python benchmarks/bucket_requests.py [--files N] [--seconds N]``. A job of two stages, with a
+channel between them, has its storage root and sink in a bucket of the tests' S3 server, which
+counts. First it reads files (of a local disk), without a checkpoint; then it has nothing to read;
+then it takes a checkpoint every few seconds. Prints the requests of each phase by what they are
+for, and what they would cost at S3's list prices: a count is the same on any machine, so nothing is
+measured twice.
 """
 
 from __future__ import annotations
