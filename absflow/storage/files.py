@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import cached_property
 from os import makedirs
 from typing import Any
@@ -161,15 +161,12 @@ class Files:
         served = any(isinstance(self._at(path)[0], HadoopStore) for path in paths)
         return behind_server(rows) if served else rows
 
-    @contextmanager
-    def only_writer(self, folders: Iterable[str]) -> Iterator[None]:
+    def only_writer(self, folders: Iterable[str]) -> AbstractContextManager[None]:
         """Within the block nobody but this driver writes Delta tables in these folders.
 
         What it knows of their logs is not asked of a bucket again.
         """
-        there = [path for path in folders if self._at(path)[0] in self._buckets.values()]
-        with only_writer(self._spark, there):
-            yield
+        return only_writer(self._spark, folders)
 
     def check_writable(self, path: str) -> None:
         """Write and delete a file below ``path``, so that a bad storage root is refused early."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -27,6 +26,7 @@ import pyarrow as pa
 
 from absflow.storage.state_files import MountedStateFiles, gone, mapped
 from absflow.storage.stores.contract import Store
+from absflow.storage.stores.mounted import executor_folder
 
 __all__ = ["StoredStateFiles"]
 
@@ -126,9 +126,7 @@ class StoredStateFiles:
 
 
 def _cache_root() -> str:
-    # Spark sets it for each Python worker, to the executor's own directories.
-    folders = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir())
-    return f"{folders.split(',')[0]}/absflow-state"
+    return f"{executor_folder()}/absflow-state"
 
 
 @cache

@@ -43,11 +43,8 @@ class Hdfs:
         self._rest = rest
 
     def conf(self) -> dict[str, str]:
-        """The Spark conf by which Hadoop and absflow find it."""
-        return {
-            "spark.hadoop.dfs.namenode.http-address": self._rest,
-            "spark.hadoop.dfs.replication": "1",
-        }
+        """The Spark conf of who writes to it, which has one data node."""
+        return {"spark.hadoop.dfs.replication": "1"}
 
     def ready(self) -> bool:
         """Whether it takes files: a data node is there, and the safe mode is over."""

@@ -122,8 +122,7 @@ public class CheckpointFiles extends FileSystemBasedCheckpointFileManager {
       own.put(path, size);
     }
     if (known != null && path.getParent().equals(folder)) {
-      long now = System.currentTimeMillis();
-      known.put(path.getName(), new FileStatus(size, false, 1, 1 << 25, now, path));
+      known.put(path.getName(), S3Create.status(path, size));
     }
   }
 

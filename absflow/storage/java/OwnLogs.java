@@ -135,8 +135,7 @@ public final class OwnLogs {
 
     /** A file was put. */
     synchronized void put(Path path, long size) {
-      long now = System.currentTimeMillis();
-      files.put(path.getName(), new FileStatus(size, false, 1, 1 << 25, now, path));
+      files.put(path.getName(), S3Create.status(path, size));
     }
 
     /** What is in a version, which never changes. */

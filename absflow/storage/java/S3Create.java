@@ -7,6 +7,7 @@ import org.apache.commons.io.IOUtils;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
+import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 
@@ -51,6 +52,11 @@ public final class S3Create {
     builder.overwrite(true);
     builder.must("fs.s3a.create.performance", true);
     return (FSDataOutputStream) builder.build();
+  }
+
+  /** What a listing would say of a file that was put just now. */
+  static FileStatus status(Path path, long size) {
+    return new FileStatus(size, false, 1, 1 << 25, System.currentTimeMillis(), path);
   }
 
   private static byte[] read(FileSystem fs, Path path) throws IOException {

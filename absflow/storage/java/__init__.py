@@ -118,7 +118,10 @@ def serve_files(spark: SparkSession) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 @contextmanager
 def only_writer(spark: SparkSession, folders: Iterable[str]) -> Iterator[None]:
-    """Within the block nobody but this driver writes tables in these folders of buckets."""
+    """Within the block nobody but this driver writes tables in these folders.
+
+    Only the log store for S3 asks for that.
+    """
     jvm: Any = spark.sparkContext._jvm
     with ExitStack() as owned:
         for folder in folders if spark.sparkContext in _loaded_by else ():

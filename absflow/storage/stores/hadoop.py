@@ -8,7 +8,6 @@ where in a file beside what Spark keeps for the worker.
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from absflow.storage.stores.contract import refused
+from absflow.storage.stores.mounted import executor_folder
 
 __all__ = ["HadoopStore", "served_at"]
 
@@ -183,9 +183,7 @@ def served_at(place: str) -> None:
 
 
 def _place() -> str:
-    # Spark sets it for each Python worker, to the executor's own directories.
-    folders = os.environ.get("SPARK_LOCAL_DIRS")
-    return _drivers[0] if _drivers else f"{(folders or '').split(',')[0]}/{_NAME}"
+    return _drivers[0] if _drivers else f"{executor_folder()}/{_NAME}"
 
 
 def _text(text: str) -> bytes:

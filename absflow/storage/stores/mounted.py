@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,13 +12,19 @@ from typing import Any
 
 from absflow.storage.stores.contract import aside_of, refused
 
-__all__ = ["MountedStore", "local"]
+__all__ = ["MountedStore", "executor_folder", "local"]
 
 
 def local(path: str) -> str:
     """A path as the operating system knows it."""
     without = path.removeprefix("file:")
     return without if without is path else "/" + without.lstrip("/")
+
+
+def executor_folder() -> str:
+    """A directory of the executor that this worker belongs to, which goes with it."""
+    # Spark sets it for each Python worker, to the executor's own directories.
+    return os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0]
 
 
 @dataclass(frozen=True, slots=True)
