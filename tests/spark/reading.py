@@ -17,6 +17,11 @@ def rows_of(table: Path) -> pa.Table:
     return pa.table(DeltaTable(str(table)).to_pyarrow_table())
 
 
+def commits(table: Path) -> int:
+    """How many versions the log of a Delta table has; its folder is there before the first."""
+    return len([*(table / "_delta_log").glob("*.json")])
+
+
 def facts(_spark: SparkSession, storage: Path) -> list[dict[str, Any]]:
     """The rows of ``checkpoints`` by id."""
     rows = rows_of(storage / "checkpoints").to_pylist()

@@ -22,7 +22,7 @@ from kafka_clock import ROWS, TOPIC, check_manifests, check_rows, events, positi
 from kafka_topics import create
 from processes import bury, tail
 from pyspark.sql import SparkSession
-from reading import completed
+from reading import commits, completed
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1_500)]
 
@@ -68,9 +68,7 @@ def check_alive(process: subprocess.Popen[bytes], log: Path) -> None:
 
 def manifests(spark: SparkSession, root: Path) -> list[dict[str, Any]]:
     """Of all checkpoints that have completed."""
-    # The folder is there before its first version.
-    first = root / "job" / "checkpoints" / "_delta_log" / f"{0:020}.json"
-    return completed(spark, root / "job") if first.exists() else []
+    return completed(spark, root / "job") if commits(root / "job" / "checkpoints") else []
 
 
 def wait(until: Callable[[], bool], alive: Callable[[], None]) -> None:

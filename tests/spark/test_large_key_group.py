@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from chain import wait
 from pyspark.sql import SparkSession
+from reading import commits
 from session import settings
 
 import absflow
@@ -84,7 +85,7 @@ def until_read(spark: SparkSession, root: Path, files: int, run: absflow.Run) ->
 
     def read() -> bool:
         path = root / "sink"
-        there = any((path / "_delta_log").glob("*.json"))
+        there = commits(path) > 0
         return there and spark.read.format("delta").load(str(path)).count() >= files
 
     wait(read, run)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from reading import completed, rows_of, stage_of
+from reading import commits, completed, rows_of, stage_of
 from session import settings
 
 import absflow
@@ -88,11 +88,7 @@ def job_of(spark: SparkSession, root: Path) -> absflow.Job:
 def wait_for(run: absflow.Run, root: Path, met: Callable[[int], bool]) -> int:
     """Until so many timers have fired; how many."""
     while True:
-        fired = (
-            rows_of(root / "out").num_rows
-            if any((root / "out" / "_delta_log").glob("*.json"))
-            else 0
-        )
+        fired = rows_of(root / "out").num_rows if commits(root / "out") else 0
         if met(fired):
             return fired
         assert not run.await_termination(timeout=0.2)
