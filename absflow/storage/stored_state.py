@@ -83,7 +83,8 @@ class StoredStateFiles:
         # Mapped now: another worker may drop it from the cache.
         data, _ = mapped(f"{self._cache.directory}/{found}")
         self._state.added += len(data)
-        upload = _pool().submit(self.store.add, f"{self.directory}/{found}", data)
+        # A batch that was killed may have left a file of this name, and a part of it.
+        upload = _pool().submit(self.store.write, f"{self.directory}/{found}", data)
         self._state.uploads.append(upload)
         return found
 

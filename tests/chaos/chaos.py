@@ -27,6 +27,7 @@ import evidence
 from anomalies import Anomaly, Kind, Life
 from generator import SINK_MODES
 from lives import ChaosError, Death, End, deal, live
+from places import STORES, Stores
 from points import ALL_POINTS
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -85,6 +86,8 @@ def play(
         if end is End.BY_ITSELF and victim.endless and order:
             raise ChaosError(f"life {life.number} ended by itself, though nobody asked it to")
         if end is End.BY_ITSELF:
+            for name in victim.place.names(""):
+                victim.place.fetch(name)
             return Round(lives, died, victim.judge(lives))
         died.append(order if end is End.AS_ORDERED else None)
         report(life)
@@ -108,6 +111,7 @@ def _when_possible(orders: Iterable[Death], victim: Victim) -> Iterator[Death | 
     calm = 0
     while (order := next(left, None)) or waiting:
         waiting += [order] if order else []
+        victim.place.fetch("job/checkpoints")
         completed = sum(fact["kind"] == "COMPLETED" for fact in evidence.facts(victim.storage))
         ready = [death for death in waiting if death.completed <= completed]
         waiting = [death for death in waiting if death.completed > completed]
@@ -126,6 +130,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=120)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument("--job", choices=JOBS, action="append", help="only this job")
+    parser.add_argument("--store", choices=STORES, default="disk", help="what it writes to")
     asked = parser.parse_args()
     # So that a driver is buried whatever ends this program: its session would outlive it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -133,10 +138,13 @@ def main() -> int:
     root = Path(tempfile.mkdtemp(prefix="absflow-chaos-"))
     repeat = f"make chaos SEED={asked.seed} KILLS={asked.kills}"
     repeat += f" JOB={asked.job[0]}" if asked.job else ""
+    repeat += f" STORE={asked.store}" if asked.store != "disk" else ""
     console.print(f"seed {asked.seed}; the same again: {repeat}")
     failure = None
-    with _progress(console) as progress:
-        loop = Loop(root, asked.seed, progress)
+    server = root / "server"
+    server.mkdir()
+    with _progress(console) as progress, STORES[asked.store](server) as stores:
+        loop = Loop(root, asked.seed, progress, stores)
         try:
             loop.run(_shares(asked.kills, asked.job or JOBS))
         except ChaosError as error:
@@ -168,8 +176,8 @@ def _shares(kills: int, jobs: Sequence[str]) -> dict[str, int]:
 class Loop:
     """Rounds of all jobs, shown as they go."""
 
-    def __init__(self, root: Path, seed: int, progress: Progress) -> None:
-        self._root, self._seed, self._progress = root, seed, progress
+    def __init__(self, root: Path, seed: int, progress: Progress, stores: Stores) -> None:
+        self._root, self._seed, self._progress, self._stores = root, seed, progress, stores
         self._chance = random.Random(seed)
         self.rounds: dict[str, list[Round]] = {}
 
@@ -207,11 +215,12 @@ class Loop:
                     return
 
     def _victim(self, job: str, folder: Path, sink_mode: str, mode: str) -> Victim:
+        place = self._stores(folder.name, folder)
         if job == "generator":
-            return Generator(folder, self._seed, sink_mode, mode)
+            return Generator(place, self._seed, sink_mode, mode)
         if job == "clock":
-            return Clock(folder, self._seed, sink_mode, mode)
-        return Flights(folder, sink_mode, mode)
+            return Clock(place, self._seed, sink_mode, mode)
+        return Flights(place, sink_mode, mode)
 
 
 def _progress(console: Console) -> Progress:

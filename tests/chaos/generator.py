@@ -6,12 +6,13 @@
      \\=> [right] ==/
     b ---/
 
-``spark-submit points.py generator.py ROOT SINK_MODE`` runs it over the files below ``ROOT`` until
-there is a file ``ROOT/finish``; with ``tail`` behind that, there is a fourth stage between ``join``
-and the sink, and the edge between them can be direct. ``right`` is slow, so that rows of ``left``
-are held for it. Every row has an id of its own, a key, and its number among the rows of its key;
-``left`` and ``right`` count the rows of a key themselves and put that number beside it. A group is
-a function of the key, so rows of one key that take the same way stay in order to the very end.
+``spark-submit points.py generator.py ROOT SINKS SINK_MODE`` runs it over the files below ``ROOT``
+until there is a file ``ROOT/finish``; with ``tail`` behind that, there is a fourth stage between
+``join`` and the sink, and the edge between them can be direct. ``right`` is slow, so that rows of
+``left`` are held for it. Every row has an id of its own, a key, and its number among the rows of
+its key; ``left`` and ``right`` count the rows of a key themselves and put that number beside it. A
+group is a function of the key, so rows of one key that take the same way stay in order to the very
+end.
 
 :func:`expected_sink` and :func:`expected_states` are the answer, by plain pandas.
 """
@@ -193,8 +194,10 @@ def join(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.R
     return absflow.Result(output=rows, state=pa.table({**keys, **sums}))
 
 
-def declare(spark: SparkSession, root: Path, sink_mode: str, *, tail: bool) -> absflow.Job:
-    """The job over the files below ``root``, with its sink there too."""
+def declare(
+    spark: SparkSession, root: Path, sinks: str, sink_mode: str, *, tail: bool
+) -> absflow.Job:
+    """The job over the files below ``root``, with its sink below ``sinks``."""
     job = absflow.Job("generator", spark)
 
     def source(name: str) -> Any:
@@ -211,14 +214,14 @@ def declare(spark: SparkSession, root: Path, sink_mode: str, *, tail: bool) -> a
     last = stage("join", [one, two], "g", counts, {"left": join, "right": join})
     if tail:
         last = stage("tail", last, "via", counts, join)
-    job.sink("out", last, absflow.DeltaSink(str(root / "sink")), mode=sink_mode)
+    job.sink("out", last, absflow.DeltaSink(f"{sinks}/sink"), mode=sink_mode)
     return job
 
 
-def main(root: Path, sink_mode: str, *more: str) -> None:
+def main(root: Path, sinks: str, sink_mode: str, *more: str) -> None:
     """Run the job until it is asked to finish."""
     spark = SparkSession.builder.appName("generator").getOrCreate()
-    run = declare(spark, root, sink_mode, tail="tail" in more).start()
+    run = declare(spark, root, sinks, sink_mode, tail="tail" in more).start()
     while not run.await_termination(timeout=0.2):
         if (root / "finish").exists():
             run.stop()

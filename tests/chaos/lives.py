@@ -34,6 +34,7 @@ CHECKOUT = HERE.parent.parent
 # A driver that has not come to its point by then is killed all the same.
 LONGEST_S = 150
 _POLL_S = 0.05
+_CLASS_PATH = "spark.driver.extraClassPath"
 
 
 class ChaosError(Exception):
@@ -135,11 +136,13 @@ class Command:
         program: the job's program.
         conf: its Spark conf, beside that of the flights job.
         arguments: of the program.
+        class_path: jars that it needs besides.
     """
 
     program: Path
     conf: Mapping[str, str]
     arguments: Sequence[str] = ()
+    class_path: str = ""
 
     def line(self, start: str) -> list[str]:
         """The command line of a life that begins by ``start``."""
@@ -152,6 +155,8 @@ class Command:
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.sql.streaming.pollingDelay": "50ms",
         }
+        paths = (small.get(_CLASS_PATH), self.class_path)
+        small[_CLASS_PATH] = os.pathsep.join(filter(None, paths))
         line = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit")]
         line += ["--properties-file", str(CHECKOUT / "conf" / "flights.conf")]
         for key, value in {**small, **self.conf, **STARTS[start]}.items():

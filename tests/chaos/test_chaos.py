@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from chaos import Round, play
 from lives import Death
+from places import Disk
 from victims import Generator
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -41,7 +42,7 @@ def killed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """One job of three stages, killed in every life but the last."""
     root = tmp_path_factory.mktemp("chaos")
     orders = DEATHS[request.param]
-    round_ = play(Generator(root, 3, *request.param), root / "lives", iter(orders))
+    round_ = play(Generator(Disk(root), 3, *request.param), root / "lives", iter(orders))
     ends = [f"killed {death}" for death in orders]
     assert [life.end for life in round_.lives] == [*ends, "by itself"]
     return round_

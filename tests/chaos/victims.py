@@ -15,6 +15,7 @@ import generator
 import pandas as pd
 from anomalies import Anomaly, Commit, Kind, Life, Named, check_facts, check_rows
 from lives import CHECKOUT, HERE, Command
+from places import Place
 from points import MAX_SETS, RETAINED
 
 sys.path.append(str(CHECKOUT / "jobs"))
@@ -72,14 +73,14 @@ CHECKPOINT_MODES: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def _conf(storage: Path, mode: str) -> dict[str, str]:
+def _conf(place: Place, mode: str) -> dict[str, str]:
     more = {f"spark.absflow.{name}": value for name, value in CHECKPOINT_MODES[mode].items()}
     own = {
-        "spark.absflow.storage.path": str(storage),
+        "spark.absflow.storage.path": f"{place.uri}/job",
         "spark.absflow.key-groups": "4",
         "spark.absflow.state.max-inline": "0B",  # so that all state lies in files
     }
-    return {**_CONF, **own, **more}
+    return {**_CONF, **own, **more, **place.conf}
 
 
 class Victim(Protocol):
@@ -87,11 +88,13 @@ class Victim(Protocol):
 
     Attributes:
         command: what starts it, and starts it again.
-        storage: its storage root.
+        place: where its storage root and sinks lie.
+        storage: its storage root, or what was fetched of it.
         endless: it takes what it is fed until it is asked to finish; else it ends by itself.
     """
 
     command: Command
+    place: Place
     storage: Path
     endless: bool
 
@@ -115,16 +118,17 @@ class Generator:
     _readers: Mapping[str, tuple[str, int]] = {"a": ("a", 0), "b": ("right", 1)}
 
     def __init__(
-        self, root: Path, seed: int, sink_mode: str = "immediate", mode: str = "aligned"
+        self, place: Place, seed: int, sink_mode: str = "immediate", mode: str = "aligned"
     ) -> None:
-        self._root, self.storage = root, root / "job"
-        conf = _conf(self.storage, mode)
-        arguments = [str(root), sink_mode]
+        root = place.root
+        self.place, self._root, self.storage = place, root, root / "job"
+        conf = _conf(place, mode)
+        arguments = [str(root), place.uri, sink_mode]
         self._keys = {"left": "k", "right": "k", "join": "g"}
         if "edges" in CHECKPOINT_MODES[mode]:
             arguments.append("tail")
             self._keys["tail"] = "via"
-        self.command = Command(HERE / "generator.py", conf, arguments)
+        self.command = Command(HERE / "generator.py", conf, arguments, place.class_path)
         self._writers: dict[str, Iterator[Path]] = {
             name: generator.source_files(root / name, seed + number, rows, first_id=number)
             for number, (name, (rows, _)) in enumerate(self._feeds.items())
@@ -142,14 +146,18 @@ class Generator:
     def _taken(self, name: str) -> int:
         """How many files of a source Spark has noted, in any attempt."""
         stage, place = self._readers[name]
-        logs = self.storage.glob(f"work/attempt=*/{stage}/spark/sources/{place}/[0-9]*")
-        return max((int(path.stem) for path in logs), default=-1) + 1
+        logs = (
+            log
+            for attempt in self.place.names("job/work")
+            for log in self.place.names(f"job/work/{attempt}/{stage}/spark/sources/{place}")
+        )
+        return max((int(Path(log).stem) for log in logs if log[0].isdigit()), default=-1) + 1
 
     def finish(self) -> None:
-        log = self.storage / "checkpoints" / "_delta_log"
-        number = sum(1 for _ in log.glob("*.json"))
+        number = len(self.place.names("job/checkpoints/_delta_log"))
         if number != self._seen_facts:
             self._seen_facts = number
+            self.place.fetch("job/checkpoints")
             if any(map(self._holds_all, evidence.completed(self.storage))):
                 (self._root / "finish").touch()
 
@@ -190,16 +198,17 @@ class Flights:
     named = Named(id=["leg_id"], lane=["origin", "tailnum"], order="leg_id")
     _of_hours = Named(id=["origin", "hour"], lane=["origin", "hour"], order="departures")
 
-    def __init__(self, root: Path, sink_mode: str = "immediate", mode: str = "aligned") -> None:
-        self._root, self.storage, self._data = root, root / "job", root / "data"
+    def __init__(self, place: Place, sink_mode: str = "immediate", mode: str = "aligned") -> None:
+        root = place.root
+        self.place, self._root, self.storage, self._data = place, root, root / "job", root / "data"
         conf = {
-            **_conf(self.storage, mode),
+            **_conf(place, mode),
             "spark.flights.data": str(self._data),
-            "spark.flights.sink": str(root / "sink"),
-            "spark.flights.hourly": str(root / "hourly"),
+            "spark.flights.sink": f"{place.uri}/sink",
+            "spark.flights.hourly": f"{place.uri}/hourly",
             "spark.flights.sink.mode": sink_mode,
         }
-        self.command = Command(CHECKOUT / "jobs" / "flights.py", conf)
+        self.command = Command(CHECKOUT / "jobs" / "flights.py", conf, (), place.class_path)
         flights_data.prepare(self._data, days=1, until=dt.date(2013, 2, 15))
 
     def feed(self) -> None:
@@ -274,11 +283,14 @@ class Clock:
     }
 
     def __init__(
-        self, root: Path, seed: int, sink_mode: str = "immediate", mode: str = "aligned"
+        self, place: Place, seed: int, sink_mode: str = "immediate", mode: str = "aligned"
     ) -> None:
-        self._root, self.storage, self._overtakes = root, root / "job", mode != "aligned"
-        conf = {**_conf(self.storage, mode), "spark.sql.session.timeZone": "UTC"}
-        self.command = Command(HERE / "clock.py", conf, [str(root), sink_mode])
+        root = place.root
+        self.place, self._root, self.storage = place, root, root / "job"
+        self._overtakes = mode != "aligned"
+        conf = {**_conf(place, mode), "spark.sql.session.timeZone": "UTC"}
+        arguments = [str(root), place.uri, sink_mode]
+        self.command = Command(HERE / "clock.py", conf, arguments, place.class_path)
         self._events = windows.write_events(root / "events", _CLOCK_FILES, 200, seed)
 
     def feed(self) -> None:

@@ -37,13 +37,14 @@ def chain(
     *,
     bounded: bool = True,
     mode: str = "immediate",
+    process: Callable[..., absflow.Result] = to_group,
 ) -> absflow.Job:
     """Source ``a`` to ``left`` to ``tally`` to a Delta sink."""
     job = absflow.Job("chain", spark)
     frame = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
     a = job.source("a", frame.parquet(str(root / "a")), bounded=bounded)
-    left = job.stage("left", a, key="k", state=STATE, output=OUTPUT, process=to_group)
-    tally = job.stage("tally", left, key="g", state=STATE, output=OUTPUT, process=to_group)
+    left = job.stage("left", a, key="k", state=STATE, output=OUTPUT, process=process)
+    tally = job.stage("tally", left, key="g", state=STATE, output=OUTPUT, process=process)
     job.sink("out", tally, absflow.DeltaSink(str(sink or root / "sink")), mode=mode)
     return job
 

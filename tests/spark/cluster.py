@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,15 @@ class Worker:
         """The numbers of all executors that it has ever started."""
         return {int(path.name) for path in self.folder.glob("app-*/[0-9]*")}
 
+    def running(self) -> list[int]:
+        """The process ids of its executors."""
+        found = session(self.process.pid)
+        return [pid for pid, command in found if "CoarseGrainedExecutorBackend" in command]
+
+    def leave(self) -> None:
+        """SIGKILL it with all that it has started."""
+        bury(self.process)
+
     def kill_executor(self) -> list[str]:
         """SIGKILL the executor and its Python processes; the command lines of what was killed."""
         found = [each for each in session(self.process.pid) if each[0] != self.process.pid]
@@ -52,11 +61,13 @@ class Cluster:
 
     Attributes:
         master: what ``spark.master`` must be.
-        workers: of one core and one executor each.
+        workers: of one core and one executor each, also those that have left.
+        joins: has another one start.
     """
 
     master: str
     workers: list[Worker]
+    joins: Callable[[], Worker]
 
     def conf(self) -> dict[str, str]:
         """The Spark conf of a driver that uses it all, beside that of the tests' sessions."""
@@ -89,7 +100,7 @@ def standalone(folder: Path, workers: int = 2) -> Iterator[Cluster]:
     Raises:
         RuntimeError: the master did not come up; with the end of its log.
     """
-    port, *web = free_ports(2 + workers)
+    port, web = free_ports(2)
     url = f"spark://127.0.0.1:{port}"
     with ExitStack() as ends:
 
@@ -101,16 +112,21 @@ def standalone(folder: Path, workers: int = 2) -> Iterator[Cluster]:
         master = start(
             "master",
             "master.Master",
-            *("--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web[0])),
+            *("--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web)),
         )
         _await_line(master, folder / "master.log", re.escape(f"Starting Spark master at {url}"))
-        started = []
-        for number, ui in enumerate(web[1:]):
-            place = folder / f"worker-{number}"
+        started: list[Worker] = []
+
+        def join() -> Worker:
+            place, (ui,) = folder / f"worker-{len(started)}", free_ports(1)
             own = ("--host", "127.0.0.1", "--webui-port", str(ui), "-c", "1", "-m", "1g")
             process = start(place.name, "worker.Worker", *own, "-d", str(place), url)
             started.append(Worker(place, process))
-        yield Cluster(url, started)
+            return started[-1]
+
+        for _ in range(workers):
+            join()
+        yield Cluster(url, started, join)
 
 
 def _start(log: Path, *command: str) -> subprocess.Popen[bytes]:

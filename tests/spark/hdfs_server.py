@@ -35,12 +35,13 @@ class Hdfs:
 
     Attributes:
         root: its URI.
+        rest: host and port of its REST interface.
+        data_node: the process that has the data.
     """
 
-    def __init__(self, root: str, rest: str) -> None:
-        """Of the one at ``root``, whose REST interface is at ``rest`` (host and port)."""
-        self.root = root
-        self._rest = rest
+    def __init__(self, root: str, rest: str, data_node: subprocess.Popen[bytes]) -> None:
+        """Of the one at ``root``, with its REST interface at ``rest``."""
+        self.root, self.rest, self.data_node = root, rest, data_node
 
     def conf(self) -> dict[str, str]:
         """The Spark conf of who writes to it, which has one data node."""
@@ -48,13 +49,20 @@ class Hdfs:
 
     def ready(self) -> bool:
         """Whether it takes files: a data node is there, and the safe mode is over."""
-        url = f"http://{self._rest}/webhdfs/v1/ready?op=CREATE&noredirect=true&user.name=root"
+        url = f"http://{self.rest}/webhdfs/v1/ready?op=CREATE&noredirect=true&user.name=root"
         try:
             request = urllib.request.Request(url, method="PUT")
             with urllib.request.urlopen(request, timeout=10) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
+
+    def open_files(self) -> list[str]:
+        """The paths of files that somebody writes now, or has not ended to write."""
+        url = f"http://{self.rest}/fsck?ugi=root&path=/&openforwrite=1"
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        return [line.split(" ", 1)[0] for line in lines if "OPENFORWRITE" in line]
 
 
 @contextmanager
@@ -93,7 +101,7 @@ def hdfs(folder: Path) -> Iterator[Hdfs]:
                         start_new_session=True,
                     )
                 )
-        there = Hdfs(f"hdfs://{root}", rest)
+        there = Hdfs(f"hdfs://{root}", rest, running[-1])
         deadline = time.monotonic() + START_S
         while not there.ready():
             if time.monotonic() > deadline or any(node.poll() is not None for node in running):

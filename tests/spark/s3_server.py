@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from processes import bury, free_ports, tail
+from s3_faults import Fault, answered
 
 KEY, SECRET = "tests", "nobody's secret"
 START_S = 60
 # Requests of the tests to the server itself.
 _CONTROL = "/_absflow/"
-_BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 
 
 class S3Server:
@@ -47,24 +47,27 @@ class S3Server:
 
     def counts(self) -> Counter[tuple[str, str]]:
         """The requests since it was asked last, by method and by path without numbers."""
-        found = self._ask(f"{_CONTROL}counts")
-        return Counter({(method, path): count for method, path, count in json.loads(found)})
+        return self._counted("counts")
 
-    def fail(self, method: str, path: str, times: int, after: bool = False) -> None:
-        """Answer the next requests of this kind by 503.
+    def fail(self, method: str, path: str, times: int, fault: Fault = Fault.REFUSED) -> None:
+        """Let the next requests of this kind go wrong.
 
         Args:
             method: of HTTP, or LIST.
             path: a regular expression that is looked for in the path.
             times: so many of them.
-            after: the request is obeyed first, and its caller learns nothing of that.
+            fault: what becomes of them.
         """
-        asked = json.dumps([method, path, times, after]).encode()
+        asked = json.dumps([method, path, times, fault.value]).encode()
         self._ask(f"{_CONTROL}fail", asked, "POST")
 
-    def failed(self) -> int:
-        """How many were failed since it was asked last."""
-        return int(self._ask(f"{_CONTROL}failed"))
+    def fail_each(self, fault: Fault) -> None:
+        """Let one request of each kind go wrong: of each method and path without numbers."""
+        self._ask(f"{_CONTROL}fail-each", json.dumps(fault.value).encode(), "POST")
+
+    def failed(self) -> Counter[tuple[str, str]]:
+        """Which went wrong since it was asked last, as :meth:`counts`."""
+        return self._counted("failed")
 
     def conf(self) -> dict[str, str]:
         """The Spark conf by which Hadoop finds it."""
@@ -77,6 +80,10 @@ class S3Server:
             "connection.ssl.enabled": "false",
         }
         return {f"spark.hadoop.fs.s3a.{name}": value for name, value in options.items()}
+
+    def _counted(self, what: str) -> Counter[tuple[str, str]]:
+        found = json.loads(self._ask(f"{_CONTROL}{what}"))
+        return Counter({(method, path): count for method, path, count in found})
 
     def _ask(self, path: str, data: bytes | None = None, method: str = "GET") -> bytes:
         request = urllib.request.Request(f"{self.endpoint}{path}", data, method=method)
@@ -122,7 +129,9 @@ class Watched:
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str]] = Counter()
         self._due: list[list[Any]] = []
-        self._failed = 0
+        self._of_each: Fault | None = None
+        self._failed: Counter[tuple[str, str]] = Counter()
+        self._listed: dict[str, list[bytes]] = {}
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         """Answer one request."""
@@ -131,33 +140,49 @@ class Watched:
             start("200 OK", [("Content-Type", "application/json")])
             return [self._answer(path.removeprefix(_CONTROL), environ)]
         method, what = _kind(environ)
+        kind = method, _without_numbers(what)
+        url = f"{what}?{environ['QUERY_STRING']}" if method == "LIST" else ""
         with self._lock:
-            self._counts[method, _without_numbers(what)] += 1
-            due = next((d for d in self._due if d[0] == method and re.search(d[1], what)), None)
-            if due is not None:
-                self._failed += 1
-                due[2] -= 1
-                self._due = [each for each in self._due if each[2]]
-        if due is None:
-            return self._application(environ, start)
-        if due[3]:
-            list(self._application(environ, lambda *_: None))
-        elif length := int(environ.get("CONTENT_LENGTH") or 0):
-            environ["wsgi.input"].read(length)
-        start("503 Slow Down", [("Content-Type", "application/xml")])
-        return [_BUSY]
+            self._counts[kind] += 1
+            fault = self._fault(method, what, kind, url)
+            if fault is not None:
+                self._failed[kind] += 1
+            stale = self._listed.get(url, [])
+        if fault is Fault.STALE:
+            start("200 OK", [("Content-Type", "application/xml")])
+            return stale
+        if fault is not None:
+            return answered(fault, self._application, environ, start)
+        answer = self._application(environ, start)
+        if url:
+            answer = list(answer)
+            with self._lock:
+                self._listed[url] = answer
+        return answer
+
+    def _fault(self, method: str, what: str, kind: tuple[str, str], url: str) -> Fault | None:
+        """What is to become of a request; the lock is held."""
+        due = next((d for d in self._due if d[0] == method and re.search(d[1], what)), None)
+        if due is not None:
+            due[2] -= 1
+            self._due = [each for each in self._due if each[2]]
+            return Fault(due[3])
+        if self._of_each is None or kind in self._failed:
+            return None
+        return self._of_each if self._of_each is not Fault.STALE or url in self._listed else None
 
     def _answer(self, asked: str, environ: dict[str, Any]) -> bytes:
         with self._lock:
-            if asked == "fail":
-                length = int(environ["CONTENT_LENGTH"])
-                self._due.append(json.loads(environ["wsgi.input"].read(length)))
+            if length := int(environ.get("CONTENT_LENGTH") or 0):
+                given = json.loads(environ["wsgi.input"].read(length))
+                if asked == "fail":
+                    self._due.append(given)
+                else:
+                    self._of_each = Fault(given)
                 return b"null"
-            if asked == "failed":
-                failed, self._failed = self._failed, 0
-                return str(failed).encode()
-            found = [[*kind, count] for kind, count in self._counts.items()]
-            self._counts.clear()
+            of = self._failed if asked == "failed" else self._counts
+            found = [[*kind, count] for kind, count in of.items()]
+            of.clear()
             return json.dumps(found).encode()
 
 

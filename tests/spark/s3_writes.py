@@ -12,6 +12,7 @@ from typing import Any
 
 from delta import configure_spark_with_delta_pip
 from py4j.protocol import Py4JJavaError
+from s3_faults import Fault
 from s3_server import S3Server
 from session import builder
 
@@ -118,7 +119,7 @@ def main(bucket: str, conf: dict[str, str]) -> None:
     writer = Writer(spark, server, bucket)
     writer.commit("commit", "mine")
     writer.commit("commit", "another's")
-    server.fail("PUT", "/files/lost", 1, after=True)
+    server.fail("PUT", "/files/lost", 1, Fault.UNANSWERED)
     writer.commit("lost", "mine")
     server.fail("PUT", "/files/busy", 1)
     writer.commit("busy", "mine")

@@ -14,6 +14,7 @@ from hdfs_server import Hdfs, hdfs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from s3_faults import Fault
 from s3_server import S3Server, s3_server
 
 from absflow.errors import StorageError
@@ -164,10 +165,10 @@ def test_a_bucket_costs_a_request_for_each_call(server: S3Server) -> None:
     assert found == {"PUT": 3, "GET": 2, "LIST": 1, "POST": 1}
 
 
-@pytest.mark.parametrize("after", [False, True])
-def test_a_busy_server_is_asked_again(server: S3Server, after: bool) -> None:
+@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.UNANSWERED, Fault.CUT])
+def test_a_busy_server_is_asked_again(server: S3Server, fault: Fault) -> None:
     """Also if it had done what it was asked and its answer was lost; a claim stays one's own."""
-    store = object_store(server.bucket(f"busy-{after}".lower()), options(server))
+    store = object_store(server.bucket(f"busy-{fault.value}"), options(server))
     assert store is not None
     folder = f"{store.bucket}/x"
     server.failed()
@@ -177,9 +178,9 @@ def test_a_busy_server_is_asked_again(server: S3Server, after: bool) -> None:
         ("GET", lambda: store.read(f"{folder}/file")),
         ("LIST", lambda: store.names(folder)),
     ):
-        server.fail(method, "/x", 2, after)
+        server.fail(method, "/x", 2, fault)
         assert call() in (None, True, b"text", ["claim", "file"])
-    assert server.failed() == 8
+    assert server.failed().total() == 8
     assert not store.create(f"{folder}/claim", b"another")
 
 

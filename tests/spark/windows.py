@@ -201,8 +201,9 @@ def windows(
     mode: str = "immediate",
     *,
     bounded: bool = False,
+    sinks: str = "",
 ) -> absflow.Job:
-    """The job over files, or over other events; sinks ``windows`` and ``days`` below ``root``."""
+    """The job over files, or over other events; its sinks lie below ``sinks``, or ``root``."""
     job = absflow.Job("windows", spark)
     declared = absflow.Watermark(delay="1h", by="p" if events is None else None)
     bounded = bounded or events is None
@@ -230,6 +231,6 @@ def windows(
         process=add,
         on_timer=let_day_go,
     )
-    job.sink("windows-out", made, absflow.DeltaSink(str(root / "windows")), mode=mode)
-    job.sink("days-out", days, absflow.DeltaSink(str(root / "days")), mode=mode)
+    job.sink("windows-out", made, absflow.DeltaSink(f"{sinks or root}/windows"), mode=mode)
+    job.sink("days-out", days, absflow.DeltaSink(f"{sinks or root}/days"), mode=mode)
     return job

@@ -23,7 +23,7 @@ KEYS, STATE = pa.schema([("k", pa.int64())]), pa.schema([("v", pa.int64())])
 
 @dataclass(eq=False)
 class Bucket:
-    """A store in memory that counts what it is asked, and may hold up or refuse what is added."""
+    """A store in memory that counts what it is asked, and may hold up or refuse what is written."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
@@ -38,7 +38,11 @@ class Bucket:
         return self.files.get(path)
 
     def write(self, path: str, data: Any) -> None:
-        raise NotImplementedError
+        assert self.open.wait(60)
+        self.asked.append("write")
+        if self.refuses:
+            raise StorageError("the bucket is full")
+        self.files[path] = bytes(data)
 
     def create(self, path: str, data: bytes) -> bool:
         raise NotImplementedError
@@ -47,11 +51,8 @@ class Bucket:
         raise NotImplementedError
 
     def add(self, path: str, data: Any) -> None:
-        assert self.open.wait(60)
-        self.asked.append("add")
-        if self.refuses:
-            raise StorageError("the bucket is full")
-        self.files[path] = bytes(data)
+        assert path not in self.files
+        self.write(path, data)
 
     def names(self, folder: str) -> list[str]:
         self.asked.append("names")
@@ -142,6 +143,20 @@ def test_what_is_written_is_in_the_store_when_it_is_finished(bucket: Bucket) -> 
     bucket.open.set()
     files.finish()
     assert bucket.files == {"s3a://bucket/state/0/1-base-x": b"something"}
+
+
+def test_a_batch_that_was_killed_runs_again_where_it_left_files(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same names, and not all of them whole."""
+    kept = changed(KeyGroupState(), bucket, 0, range(100))
+    killed = changed(kept, bucket, 1, range(50))
+    for name in killed.files - kept.files:
+        bucket.files[f"s3a://bucket/state/{name}"] = b"a part"
+    other_machine(tmp_path / "other", monkeypatch)
+    assert changed(kept, bucket, 1, range(50)) == killed
+    other_machine(tmp_path / "third", monkeypatch)
+    assert values(killed, bucket) == dict.fromkeys(range(50), 1) | dict.fromkeys(range(50, 100), 0)
 
 
 def test_what_cannot_be_brought_there_fails_the_task(bucket: Bucket) -> None:

@@ -60,7 +60,7 @@ def unseen(
         for number in numbers:
             sees = store.read(f"{probe}-driver") is not None
             if sees:  # else a file would be left where nobody looks
-                store.add(f"{probe}-{number}", b"a worker")
+                store.write(f"{probe}-{number}", b"a worker")
             yield number, platform.node(), sees
 
     store.write(f"{probe}-driver", b"the driver")
