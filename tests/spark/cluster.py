@@ -104,23 +104,25 @@ def standalone(folder: Path, workers: int = 2) -> Iterator[Cluster]:
     url = f"spark://127.0.0.1:{port}"
     with ExitStack() as ends:
 
-        def start(name: str, role: str, *words: str) -> subprocess.Popen[bytes]:
-            process = _start(folder / f"{name}.log", f"{_CLASSES}.{role}", *words)
+        def start(name: str, host: str, role: str, *words: str) -> subprocess.Popen[bytes]:
+            command = (f"{_CLASSES}.{role}", "--host", host, *words)
+            process = _start(folder / f"{name}.log", host, *command)
             ends.callback(bury, process)
             return process
 
         master = start(
-            "master",
-            "master.Master",
-            *("--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web)),
+            *("master", "127.0.0.1", "master.Master"),
+            *("--port", str(port), "--webui-port", str(web)),
         )
         _await_line(master, folder / "master.log", re.escape(f"Starting Spark master at {url}"))
         started: list[Worker] = []
 
         def join() -> Worker:
             place, (ui,) = folder / f"worker-{len(started)}", free_ports(1)
-            own = ("--host", "127.0.0.1", "--webui-port", str(ui), "-c", "1", "-m", "1g")
-            process = start(place.name, "worker.Worker", *own, "-d", str(place), url)
+            # Each on a host of its own, as far as Spark can see.
+            host = f"127.0.0.{2 + len(started)}"
+            own = ("--webui-port", str(ui), "-c", "1", "-m", "1g", "-d", str(place))
+            process = start(place.name, host, "worker.Worker", *own, url)
             started.append(Worker(place, process))
             return started[-1]
 
@@ -129,12 +131,12 @@ def standalone(folder: Path, workers: int = 2) -> Iterator[Cluster]:
         yield Cluster(url, started, join)
 
 
-def _start(log: Path, *command: str) -> subprocess.Popen[bytes]:
+def _start(log: Path, host: str, *command: str) -> subprocess.Popen[bytes]:
     spark_home = Path(pyspark.__file__).parent
     environment = {
         **os.environ,
         "SPARK_HOME": str(spark_home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_IP": host,
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": _SMALL,
     }

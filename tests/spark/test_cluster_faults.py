@@ -47,9 +47,9 @@ COMES_AND_GOES = {
 # What executors write, by the folder in the job's storage root.
 WRITTEN = {
     "state": r"work/attempt=\d+/left/state/",
-    "snapshot": "state/left/[^_]",
-    "channel": r"channels/left/attempt=\d+/[^_]",
-    "sink": "sink/[^_]",
+    "snapshot": r"state/left/(?!_delta_log)",
+    "channel": r"channels/left/attempt=\d+/(?!_delta_log)",
+    "sink": r"sink/(?!_delta_log)",
 }
 
 
