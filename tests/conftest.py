@@ -24,7 +24,7 @@ SECOND = {
     "test_demo_on_stores.py",
     "test_documented.py",
     "test_drivers_at_once.py",
-    "test_drivers_on_s3.py",
+    "test_drivers_on_stores.py",
     "test_fencing.py",
     "test_new_job.py",
     "test_odd_columns.py",

@@ -297,6 +297,8 @@ def test_the_cluster_runs_the_pinned_versions():
     assert versions["spark"].split(":")[1].split("-")[0] == spark
     short = ".".join(spark.split(".")[:2])
     assert versions["delta"] == f"io.delta:delta-spark_{short}_2.13:{delta}"
+    tested = (ROOT / "tests/spark/on_store.py").read_text(encoding="utf-8")
+    assert f'HADOOP_AWS = {{"{versions["s3"]}": True}}' in tested
 
 
 def test_what_a_session_is_started_with_has_the_pinned_versions():
@@ -308,7 +310,7 @@ def test_what_a_session_is_started_with_has_the_pinned_versions():
 
 
 def test_docker_compose_accepts_the_file():
-    """Docker's own reader finds no fault in docker-compose.yml, and sees all four services."""
+    """Docker's own reader finds no fault in docker-compose.yml, and sees all five services."""
     command = compose_command()
     if command is None:
         pytest.skip("no docker client with compose on this machine")
@@ -320,7 +322,7 @@ def test_docker_compose_accepts_the_file():
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert set(done.stdout.split()) == {"master", "worker-1", "worker-2", "flights"}
+    assert set(done.stdout.split()) == {"s3", "master", "worker-1", "worker-2", "flights"}
 
 
 def test_no_file_names_one_machine():

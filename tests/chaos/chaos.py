@@ -27,7 +27,7 @@ import evidence
 from anomalies import Anomaly, Kind, Life
 from generator import SINK_MODES
 from lives import ChaosError, Death, End, deal, live
-from places import STORES, Stores
+from places import STORES, Place, Stores
 from points import ALL_POINTS
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -86,12 +86,18 @@ def play(
         if end is End.BY_ITSELF and victim.endless and order:
             raise ChaosError(f"life {life.number} ended by itself, though nobody asked it to")
         if end is End.BY_ITSELF:
-            for name in victim.place.names(""):
-                victim.place.fetch(name)
+            _fetch_all(victim.place)
             return Round(lives, died, victim.judge(lives))
         died.append(order if end is End.AS_ORDERED else None)
         report(life)
     raise ChaosError(f"life {life.number} was to finish, but was {life.end}")
+
+
+def _fetch_all(place: Place) -> None:
+    """All tables; Spark's own folders and the state's files are no evidence."""
+    sinks = [name for name in place.names("") if name != "job"]
+    for path in [*sinks, *(f"job/{name}" for name in place.names("job") if name != "work")]:
+        place.fetch(path)
 
 
 def met(rounds: Iterable[Round]) -> Counter[str]:

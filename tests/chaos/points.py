@@ -205,7 +205,8 @@ def main(program: str, arguments: list[str]) -> None:
     order = os.environ.get("CHAOS_DIE", "")
     watch = _Watch(Path(os.environ["CHAOS_PROGRESS"]), order)
     watch.comes_to(STARTED)
-    retention.EVERY, retention.REST = 2.0, 1.0
+    retention.EVERY = retention.WHERE_PAID = 2.0
+    retention.REST = 1.0
     _take_a_way("staging" if "staging" in order else _WAYS[zlib.crc32(order.encode()) % len(_WAYS)])
     for name, point in ALL_POINTS.items():
         watch.install(name, point)

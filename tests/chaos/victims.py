@@ -80,7 +80,7 @@ def _conf(place: Place, mode: str) -> dict[str, str]:
         "spark.absflow.key-groups": "4",
         "spark.absflow.state.max-inline": "0B",  # so that all state lies in files
     }
-    return {**_CONF, **own, **more, **place.conf}
+    return {**_CONF, **own, **more, **place.conf()}
 
 
 class Victim(Protocol):

@@ -22,11 +22,14 @@ from reading import assert_same_rows
 from session import builder
 
 import absflow
+from absflow.spark.control import old_logs, retention, tidying
 
 # With all it depends on: the bundle of the AWS SDK, 690 MB, hence on the class path and not in
 # spark.jars, which are copied for each application.
 HADOOP_AWS = {"org.apache.hadoop:hadoop-aws:3.5.0": True}
 PATIENCE_S = 800
+# So that a short run does what a long one does now and then; no conf of Spark.
+TIDY = "tidy"
 
 
 class Server(Protocol):
@@ -101,8 +104,11 @@ def run_to_end(
     return (root / "log").read_text()
 
 
-def main(root: Path, place: str, more: Mapping[str, str]) -> None:
+def main(root: Path, place: str, more: dict[str, str]) -> None:
     """Run the job to its end in this process, and compare what it left with pandas."""
+    if more.pop(TIDY, ""):
+        retention.EVERY = retention.WHERE_PAID = retention.REST = 1.0
+        old_logs.TRIM_EVERY, tidying.VACUUM_EVERY = 2.0, 3.0
     start = builder()
     given = {"storage.path": f"{place}/job", **SETTINGS}
     for name, value in ({f"spark.absflow.{n}": v for n, v in given.items()} | more).items():

@@ -18,7 +18,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
 
 from hdfs_server import Hdfs, hdfs
-from on_store import class_path
+from on_store import Server, class_path
 from pyarrow import fs
 from s3_server import KEY, SECRET, S3Server, s3_server
 
@@ -35,14 +35,15 @@ class Place(Protocol):
     Attributes:
         root: the job's folder on this disk, where its sources are.
         uri: where the job writes.
-        conf: the Spark conf by which it is found.
         class_path: jars that a driver needs for it.
     """
 
     root: Path
     uri: str
-    conf: Mapping[str, str]
     class_path: str
+
+    def conf(self) -> dict[str, str]:
+        """The Spark conf by which it is found."""
 
     def names(self, path: str) -> list[str]:
         """What a folder has now, or had half a second ago; none if it is not there."""
@@ -54,11 +55,13 @@ class Place(Protocol):
 class Disk:
     """The job's root itself."""
 
-    conf: Mapping[str, str] = {}
     class_path = ""
 
     def __init__(self, root: Path) -> None:
         self.root, self.uri = root, str(root)
+
+    def conf(self) -> dict[str, str]:
+        return {}
 
     def names(self, path: str) -> list[str]:
         folder = self.root / path
@@ -69,12 +72,12 @@ class Disk:
 
 
 class _Remote:
-    """A folder of a store; ``list`` and ``read`` are those of a client."""
+    """A folder of a store, which a client lists and reads."""
 
     class_path = ""
 
-    def __init__(self, root: Path, uri: str, conf: Mapping[str, str], client: _Client) -> None:
-        self.root, self.uri, self.conf, self._client = root, uri, conf, client
+    def __init__(self, root: Path, uri: str, server: Server, client: _Client) -> None:
+        self.root, self.uri, self.conf, self._client = root, uri, server.conf, client
         self._looks: dict[str, tuple[float, list[str]]] = {}
 
     def names(self, path: str) -> list[str]:
@@ -165,14 +168,14 @@ class _HdfsClient:
 def bucket_place(server: S3Server, name: str, root: Path, jars: str) -> Place:
     """A new bucket, for a job that has these jars (:func:`~on_store.class_path`)."""
     client = _BucketClient(server.endpoint, name)
-    place = _Remote(root, server.bucket(name), server.conf(), client)
+    place = _Remote(root, server.bucket(name), server, client)
     place.class_path = jars
     return place
 
 
 def hdfs_place(there: Hdfs, name: str, root: Path) -> Place:
     """A directory, which need not be there yet."""
-    return _Remote(root, f"{there.root}/{name}", there.conf(), _HdfsClient(there.rest, name))
+    return _Remote(root, f"{there.root}/{name}", there, _HdfsClient(there.rest, name))
 
 
 Stores = Callable[[str, Path], Place]

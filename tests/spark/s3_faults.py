@@ -10,7 +10,8 @@ from typing import Any
 
 __all__ = ["Fault", "answered"]
 
-SLOW_S = 3.0
+# The second is longer than any client waits.
+SLOW_S, HANGS_S = 1.5, 40.0
 _BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 Application = Callable[..., Iterable[bytes]]
 
@@ -26,8 +27,13 @@ class Fault(str, Enum):
     """The connection ends in the middle: half of what is sent arrives, or half of the answer."""
     SLOW = "slow"
     """Its answer comes late."""
+    HANGS = "hangs"
+    """Its answer comes when nobody waits for it any more."""
     STALE = "stale"
     """A listing is that of the last time."""
+
+
+_WAITS_S = {Fault.SLOW: SLOW_S, Fault.HANGS: HANGS_S}
 
 
 def answered(
@@ -35,8 +41,8 @@ def answered(
 ) -> Iterable[bytes]:
     """A request with a fault; not of a listing that is stale, which the server knows itself."""
     length = int(environ.get("CONTENT_LENGTH") or 0)
-    if fault is Fault.SLOW:
-        time.sleep(SLOW_S)
+    if fault in _WAITS_S:
+        time.sleep(_WAITS_S[fault])
         return application(environ, start)
     if fault is Fault.CUT:
         connection: socket.socket = environ["werkzeug.socket"]

@@ -1,0 +1,211 @@
+"""One job with all it writes on this disk, in a bucket and on HDFS, side by side.
+
+``python benchmarks/stores.py [--case NAME ...] [--runs N] [--write]``. The servers are those of the
+tests, on the cores that the job has: moto for S3, a name node and a data node for HDFS. In each
+case and turn each store runs the same stage (``_workloads.py``, columnar form, 16 key groups, files
+of 200,000 rows from this disk) into a Delta sink beside its storage root, and after its keys are
+loaded is measured three times: with a checkpoint every 10 s; then, in a life that goes on, without
+one; then the time from a start that restores the newest checkpoint to the commit of its state.
+Turns begin with another store each. Beside that stands what the bare store takes for a file of
+8 MB, and for one of 1 kB, by the clients that the workers have. With ``--write`` the figures go to
+``docs/figures``; they are for this machine and this run only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from _forms import columnar
+from _quick import usual
+from _results import Results, arguments
+from _running_sum import configure, session
+from _workloads import WORKLOADS, Workload
+from pyspark.sql import SparkSession
+
+import absflow
+from absflow.storage.files import Files
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "spark"))
+from hdfs_server import hdfs
+from on_store import class_path
+from s3_server import s3_server
+
+RUN_S, WARM_S = usual(30, 10), usual(8, 2)
+ROWS, FILES = 200_000, usual(500, 150)
+CASES = usual(
+    ["100 k uniform keys", "1 M uniform keys", "10 M keys, 1 % a batch"], ["100 k uniform keys"]
+)
+NEVER, OFTEN = "1h", "10s"
+SIZES = {"8 MB": (8 << 20, 16), "1 kB": (1 << 10, 200)}
+_PATIENCE_S = 900
+
+
+@dataclass
+class Job:
+    """The job of one case on one store.
+
+    Attributes:
+        spark: the session; nothing else may stream in it.
+        workload: of the case.
+        source: a folder of its files.
+        place: a new folder of the store.
+    """
+
+    spark: SparkSession
+    workload: Workload
+    source: Path
+    place: str
+
+    def start(self, interval: str, **more: str) -> absflow.Run:
+        """Start it, or have it go on."""
+        given = {"storage.path": f"{self.place}/job", "key-groups": "16", **more}
+        configure(self.spark, {**given, "checkpoint.interval": interval})
+        reader = self.spark.readStream.schema(self.workload.rows).option("maxFilesPerTrigger", 1)
+        job = absflow.Job("stores", self.spark)
+        stage = job.stage(
+            "stage",
+            job.source("rows", reader.parquet(str(self.source))),
+            key=self.workload.key,
+            state=self.workload.state,
+            output=self.workload.output,
+            process=columnar(self.workload),
+        )
+        job.sink("out", stage, absflow.DeltaSink(f"{self.place}/out"))
+        return job.start()
+
+    def speed(self, run: absflow.Run, loads: int) -> float:
+        """Rows per second over whole micro-batches, once so many have loaded keys."""
+        self._await(run, lambda moments: len(moments) > loads)
+        run.await_termination(timeout=WARM_S)
+        since = time.time()
+        run.await_termination(timeout=RUN_S)
+        moments = self._await(run, lambda moments: sum(at > since for at, _ in moments) > 1)
+        some = [(at, rows) for at, rows in moments if at > since]
+        return sum(rows for _, rows in some[:-1]) / (some[-1][0] - some[0][0])
+
+    def _await(self, run: absflow.Run, ready: object) -> list[tuple[float, int]]:
+        """When each micro-batch began and its rows, once they are such."""
+        (query,) = self.spark.streams.active
+        end = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < end:
+            moments = [
+                (datetime.fromisoformat(progress.timestamp).timestamp(), progress.numInputRows)
+                for progress in query.recentProgress
+                if progress.numInputRows
+            ]
+            if ready(moments):  # type: ignore[operator]
+                return moments
+            assert not run.await_termination(timeout=0.5)
+        raise TimeoutError(f"not so far in {_PATIENCE_S} s: {run.progress()}")
+
+    def restored(self) -> float:
+        """Seconds until a start has the newest checkpoint's state, committed."""
+        since = time.monotonic()
+        run = self.start(NEVER, **{"restore.from": "latest"})
+        configure(self.spark, {"restore.from": ""})
+        while (run.progress().stages["stage"].batch_id or 0) < 0:
+            assert not run.await_termination(timeout=0.02)
+        took = time.monotonic() - since
+        run.stop()
+        return took
+
+
+def bare(spark: SparkSession, place: str) -> dict[str, tuple[float, float]]:
+    """Seconds for the PUT and for the GET of a file of each size."""
+    store, folder = Files(spark).for_workers(f"{place}/bare")
+    found = {}
+    for name, (size, count) in SIZES.items():
+        data = bytes(size)
+        took: dict[str, list[float]] = defaultdict(list)
+        for number in range(count):
+            path = f"{folder}/{size}/{number}"
+            begun = time.perf_counter()
+            store.write(path, data)
+            written = time.perf_counter()
+            assert store.read(path) == data
+            took["PUT"].append(written - begun)
+            took["GET"].append(time.perf_counter() - written)
+        found[name] = statistics.median(took["PUT"]), statistics.median(took["GET"])
+    return found
+
+
+@contextlib.contextmanager
+def places(folder: Path) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:
+    """Where each store has room, while its server runs; the Spark conf that finds them all."""
+    for name in ("s3", "hdfs", "disk"):
+        (folder / name).mkdir()
+    with s3_server(folder / "s3") as server, hdfs(folder / "hdfs") as there:
+        conf = {**server.conf(), **there.conf()}
+        conf["spark.driver.extraClassPath"] = class_path(folder / "s3")
+        stores = {
+            "disk": str(folder / "disk"),
+            "S3": server.bucket("stores"),
+            "HDFS": f"{there.root}/stores",
+        }
+        yield stores, conf
+
+
+def main(cases: list[str], runs: int, write: bool) -> None:
+    """Each case, each turn, each store."""
+    speeds = Results("stores", "rows/s", ("disk",))
+    costs = Results("stores_checkpoints", "% that checkpoints every 10 s cost")
+    restores = Results("stores_restore", "s to restore", ("disk",))
+    raw = Results("stores_bare", "ms", ("disk",))
+    of_runs = (speeds, costs, restores)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        root = Path(folder)
+        with places(root) as (stores, conf):
+            spark = session("stores", "6g", conf)
+            for store, place in stores.items():
+                for size, (put, get) in bare(spark, place).items():
+                    for what, took in (("PUT", put), ("GET", get)):
+                        raw.add(f"{what} of {size}", store, [took * 1000])
+            for number, case in enumerate(cases):
+                source = root / f"source-{number}"
+                source.mkdir()
+                WORKLOADS[case].write(source, WORKLOADS[case].loads + FILES, ROWS)
+                # A JVM compiles for long: the first turn of all is not counted.
+                for turn in range(-1 if number == 0 else 0, runs):
+                    for store in [*stores] if turn % 2 else [*stores][::-1]:
+                        place = f"{stores[store]}/{number}-{turn}"
+                        found = measured(Job(spark, WORKLOADS[case], source, place))
+                        Files(spark).delete_folder(place)
+                        print(f"{case}, {store}:", *(f"{v:,.1f}" for v in found), flush=True)
+                        for results, value in zip(of_runs, found, strict=True):
+                            if turn >= 0:
+                                by_store = results.runs.setdefault(case, {})
+                                by_store.setdefault(store, []).append(value)
+            spark.stop()
+    for results in (*of_runs, raw):
+        for case in results.runs:
+            results.show(case)
+        if write:
+            results.write()
+
+
+def measured(job: Job) -> tuple[float, float, float]:
+    """Rows per second with checkpoints; what they cost, in %; and the seconds of a restore."""
+    run = job.start(OFTEN)
+    often = job.speed(run, job.workload.loads)
+    run.stop()
+    run = job.start(NEVER)
+    never = job.speed(run, 0)
+    run.stop()
+    return often, 100 * (1 - often / never), job.restored()
+
+
+if __name__ == "__main__":
+    parser: argparse.ArgumentParser = arguments("Stores, side by side.", "of each store", 3)
+    parser.add_argument("--case", nargs="+", default=CASES, choices=[*WORKLOADS])
+    given = parser.parse_args()
+    main(given.case, given.runs, given.write)

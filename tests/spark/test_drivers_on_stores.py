@@ -1,0 +1,107 @@
+"""Two drivers in processes of their own on one storage root on a store, where no lock is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chain import expected
+from diamond import write_source
+from on_store import started
+from places import STORES, Place
+from processes import bury, tail
+from reading import assert_same_rows, rows_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
+
+FILES = 6
+PATIENCE_S = 400
+SLOW = {"spark.absflow.trigger.interval": "3s"}
+TABLES = ("sink", "job/attempts", "job/checkpoints", "job/channels/left/attempt=1")
+
+
+@pytest.fixture(params=["s3", "hdfs"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Of a new job, whose sources are there."""
+    write_source(tmp_path / "a", files=FILES, rows=100, seed=11)
+    (tmp_path / "server").mkdir()
+    with STORES[request.param](tmp_path / "server") as stores:
+        yield stores("drivers", tmp_path)
+
+
+def start(place: Place, name: str, more: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A driver, which prints into a file of this name."""
+    return started(place.root, place.uri, place, place.class_path, more, name=name)
+
+
+def versions(place: Place) -> dict[str, int]:
+    """How many versions the job's tables have now."""
+    time.sleep(1)  # a place may look at a folder once a second
+    return {path: len(place.names(f"{path}/_delta_log")) for path in TABLES}
+
+
+def attempts(place: Place) -> list[tuple[int, str]]:
+    """The incarnations that have written a fact of an attempt, and which."""
+    place.fetch("job/attempts")
+    rows = rows_of(place.root / "job/attempts").to_pylist()
+    return [(r["incarnation"], r["kind"]) for r in sorted(rows, key=lambda r: r["at"])]
+
+
+def check_sink(place: Place) -> None:
+    """It has every row once."""
+    place.fetch("sink")
+    rows = rows_of(place.root / "sink").to_pandas()
+    assert_same_rows(rows, expected(place.root, FILES)["sink"], ["id"])
+
+
+def test_a_driver_that_was_paused_commits_nothing_when_it_wakes(place: Place) -> None:
+    """A newer one has taken over and ended the job; the older says so, and changes nothing."""
+    older = start(place, "older", SLOW)
+    newer = None
+    try:
+        await_commits(place, older)
+        os.killpg(older.pid, signal.SIGSTOP)
+        newer = start(place, "newer", {})
+        code = newer.wait(PATIENCE_S)
+        assert code == 0, tail(place.root / "newer")
+        there = versions(place)
+        os.killpg(older.pid, signal.SIGCONT)
+        assert older.wait(PATIENCE_S) != 0
+        assert versions(place) == there
+    finally:
+        for driver in (older, newer):
+            if driver is not None:
+                bury(driver)
+    said = (place.root / "older").read_text()
+    assert "FencedError: driver incarnation 2 took the job over at" in said
+    assert attempts(place) == [(1, "STARTED"), (1, "READY"), (2, "DRIVER"), (2, "ENDED")]
+    check_sink(place)
+
+
+def await_commits(place: Place, driver: subprocess.Popen[bytes]) -> None:
+    """Until a driver has committed rows to the sink."""
+    end = time.monotonic() + PATIENCE_S
+    while len(place.names("sink/_delta_log")) < 3:
+        assert driver.poll() is None, tail(place.root / "older")
+        assert time.monotonic() < end, tail(place.root / "older")
+        time.sleep(0.1)
+
+
+def test_of_two_drivers_that_start_together_one_goes_on(place: Place) -> None:
+    """The other says who has the job; each row is in the sink once."""
+    names = ("one", "other")
+    drivers = [start(place, name, SLOW) for name in names]
+    try:
+        codes = {name: each.wait(PATIENCE_S) for name, each in zip(names, drivers, strict=True)}
+    finally:
+        for driver in drivers:
+            bury(driver)
+    (loser,) = (name for name, code in codes.items() if code)
+    assert "FencedError: driver incarnation 2 took the job over" in (place.root / loser).read_text()
+    assert {incarnation for incarnation, _ in attempts(place)} == {1, 2}
+    check_sink(place)
