@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from absflow.errors import JobFailedError, ResultError
+from absflow.errors import JobFailedError, ResultError, StorageError
 from absflow.protocol.coordinator.messages import InputExhausted, RootInput
 from absflow.protocol.restarts import RestartPolicy, Restarts
 from absflow.spark.batch.listener import BatchDone, QueryDied, QueryIdle, batch_done
@@ -71,6 +71,7 @@ class Query:
         self.query = None
         self.run_id, self.started_ms, self.starts = "", 0, 0
         self.dead: str | None = None
+        self.unreadable = 0
         self.newest: dict[str, Any] | None = None
 
     def rows_of(self, batch: BatchDone) -> int:
@@ -78,6 +79,9 @@ class Query:
 
     def start(self) -> None:
         self.starts += 1
+        if self.unreadable:
+            self.unreadable -= 1
+            raise StorageError("the bucket hung up")
         self.run_id, self.restart_at_ms, self.dead = f"run {self.starts}", None, None
 
     def death(self) -> QueryDied | None:
@@ -149,6 +153,22 @@ def test_a8_a_death_by_event_and_by_look_leads_to_one_restart(
     (seen,) = watched.look()
     with pytest.raises(JobFailedError, match="after 2 restarts in a row"):
         watched.watch.died(seen)  # type: ignore[arg-type]
+
+
+def test_a_restart_that_cannot_read_the_storage_is_made_again(watched: Watched) -> None:
+    """As if the query had died once more: not for ever."""
+    watched.query.unreadable = 1
+    watched.watch.died(QueryDied(watched.query.run_id, "boom"))
+    watched.look()
+    assert watched.query.restart_at_ms is not None
+    watched.look()
+    assert (watched.query.starts, watched.query.restart_at_ms) == (3, None)
+    watched.query.unreadable = 1
+    watched.query.restarts = Restarts()
+    watched.watch.died(QueryDied(watched.query.run_id, "boom"))
+    watched.query.restarts = Restarts(POLICY.attempts)
+    with pytest.raises(JobFailedError, match=r"after 2 restarts in a row.*the bucket hung up"):
+        watched.look()
 
 
 WRONG = "stage 'left', input 'a', function f at job.py:3 (key group 1): output is a list"

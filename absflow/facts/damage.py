@@ -33,10 +33,15 @@ __all__ = [
 _READING = re.compile(r"FAILED_READ_FILE\.(\w+)\] Encountered error while reading file (\S+?)\.\s")
 # As a worker says it that reads files itself (storage.delta.data_rows).
 _WORKER = re.compile(r"data file '([^']+)' (is gone|cannot be read)")
-# Spark says the same when it was the reader that failed: for want of memory, or interrupted.
+# Spark says the same when it was the reader that failed (for want of memory, or interrupted), or
+# the way to the store: what comes whole by another try is not damaged.
 _OF_THE_READER = re.compile(
     "OutOfMemoryError|Cannot reserve additional contiguous bytes"
     "|ClosedByInterruptException|InterruptedIOException"
+    "|Premature end of Content-Length|Connect(?:ion(?:Closed|Reset)?)?Exception|SocketException"
+    "|(?:Socket|Connect|ApiCall)\\w*Timeout\\w*Exception|NoHttpResponseException"
+    "|UnknownHostException|Unable to execute HTTP request|Service: S3, Status Code: 5"
+    "|BlockMissingException|NoRouteToHostException"
 )
 _SHOWN = 5
 

@@ -47,9 +47,17 @@ def test_the_file_in_an_error_of_spark(root):
         "reader (requested 1717986918 bytes). As a workaround, you can reduce the batch size",
         "java.lang.OutOfMemoryError: Java heap space",
         "java.nio.channels.ClosedByInterruptException",
+        "software.amazon.awssdk.thirdparty.org.apache.http.ConnectionClosedException: Premature "
+        "end of Content-Length delimited message body (expected: 1,877; received: 938)",
+        "java.net.SocketTimeoutException: Read timed out",
+        "org.apache.http.conn.HttpHostConnectException: Connect to store:9000 failed",
+        "java.net.ConnectException: Connection refused",
+        "software.amazon.awssdk.services.s3.model.S3Exception: slow down (Service: S3, Status "
+        "Code: 503, Request ID: 1)",
+        "org.apache.hadoop.hdfs.BlockMissingException: Could not obtain block",
     ],
 )
-def test_a_reader_without_memory_has_not_found_a_damaged_file(cause):
+def test_a_reader_that_failed_itself_has_not_found_a_damaged_file(cause):
     """Spark names the file all the same."""
     said = SAID.format("NO_HINT", "file:///job/state/left/set_id=7/part-0.parquet", " SQLSTATE: KD")
     assert file_in(said, "/job") is not None

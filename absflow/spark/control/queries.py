@@ -12,8 +12,11 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
 from absflow.columnar.spec import StageSpec
-from absflow.errors import JobFailedError
+from absflow.errors import JobFailedError, StorageError
 from absflow.protocol.coordinator.messages import InputExhausted, RootInput
 from absflow.protocol.restarts import RestartPolicy, on_failure
 from absflow.spark.batch.backpressure import Backpressure
@@ -122,10 +125,13 @@ class Queries:
                 f"the query of {query.title} was stopped from outside of the job, "
                 "which cannot go on without it; start the job again, and stop it by run.stop()"
             )
+        self._failed(query, event.error)
+
+    def _failed(self, query: ChainQuery, error: str) -> None:
         policy = self._policy
         now = clock.steady_ms()
         query.restarts, delay = on_failure(policy, query.restarts, query.started_ms, now)
-        failed = self._failure(event.error)
+        failed = self._failure(error)
         if delay is None or failed.is_final:
             # Never from Spark's own error: its stack is screens long, and Spark has logged it.
             raise JobFailedError(
@@ -142,8 +148,7 @@ class Queries:
         """Start what is to be started again, and look at those that are silent."""
         for query in self._queries:
             if query.restart_at_ms is not None and now_ms >= query.restart_at_ms:
-                self._start(query)
-                _LOG.info("%s restarted", query.title)
+                self._start_again(query)
         if now_ms - self._looked_ms < _LOOK_EVERY_MS:
             return
         self._looked_ms = now_ms
@@ -165,6 +170,16 @@ class Queries:
         if query.seen is not None and query.seen.batch_id > query.progress.batch_id:
             self.done(query.seen)
         query.seen = batch_done(progress)
+
+    def _start_again(self, query: ChainQuery) -> None:
+        """A start reads the storage, which may fail once more, as what it follows upon did."""
+        try:
+            self._start(query)
+        except (Py4JJavaError, PySparkException, StorageError) as error:
+            query.started_ms = clock.steady_ms()  # so that this one is in a row with the last
+            self._failed(query, str(error))
+        else:
+            _LOG.info("%s restarted", query.title)
 
     def _start(self, query: ChainQuery) -> None:
         query.start()

@@ -11,13 +11,14 @@ obstore is an extra; who imports this has it.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
 from obstore.store import S3Store
 
 from absflow.errors import StorageError
@@ -25,11 +26,15 @@ from absflow.storage.stores.contract import refused
 
 __all__ = ["ObjectStore", "object_store"]
 
+T = TypeVar("T")
+
 # A listing brings so many names at a time; as many are deleted by one request.
 _AT_ONCE = 1000
 # Larger files go up in parts of this size, several at a time.
 _PART_BYTES = 8 << 20
 _PARTS_AT_ONCE = 4
+# How often a request is made; what took longer than this has been repeated by obstore.
+_TRIES, _SOON_S = 3, 10.0
 # What Hadoop has for "wherever the region is".
 _CENTRAL = "s3.amazonaws.com"
 _REGION = re.compile(r"\bs3[.-]([a-z]{2,}-[a-z-]+-\d)\.amazonaws\.com")
@@ -62,7 +67,7 @@ class ObjectStore:
     def read(self, path: str) -> bytes | None:
         """Of :class:`~absflow.storage.stores.contract.Store`, as all of these."""
         try:
-            return obstore.get(_client(self), self._key(path)).bytes().to_bytes()
+            return _asked(lambda: obstore.get(_client(self), self._key(path)).bytes().to_bytes())
         except FileNotFoundError:
             return None
         except (BaseError, OSError) as error:
@@ -89,7 +94,7 @@ class ObjectStore:
     def exists(self, path: str) -> bool:
         """A HEAD, and for a directory a listing of one name."""
         try:
-            obstore.head(_client(self), self._key(path))
+            _asked(lambda: obstore.head(_client(self), self._key(path)))
         except FileNotFoundError:
             return bool(self.names(path))
         except (BaseError, OSError) as error:
@@ -100,7 +105,7 @@ class ObjectStore:
         """One listing for each thousand names."""
         key = self._key(folder)
         try:
-            found = obstore.list_with_delimiter(_client(self), key)
+            found = _asked(lambda: obstore.list_with_delimiter(_client(self), key))
         except (BaseError, OSError) as error:
             raise _refused("list", folder, error) from error
         paths = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
@@ -117,7 +122,7 @@ class ObjectStore:
     def _delete(self, keys: Sequence[str], path: str) -> None:
         try:
             if keys:
-                obstore.delete(_client(self), keys)
+                _asked(lambda: obstore.delete(_client(self), keys))
         except FileNotFoundError:
             return
         except (BaseError, OSError) as error:
@@ -126,14 +131,16 @@ class ObjectStore:
     def _put(self, verb: str, path: str, data: Any, mode: Any) -> None:
         view = memoryview(data).cast("B")  # Arrow's buffers are of signed bytes
         try:
-            obstore.put(
-                _client(self),
-                self._key(path),
-                view,
-                mode=mode,
-                use_multipart=len(view) > 2 * _PART_BYTES,
-                chunk_size=_PART_BYTES,
-                max_concurrency=_PARTS_AT_ONCE,
+            _asked(
+                lambda: obstore.put(
+                    _client(self),
+                    self._key(path),
+                    view,
+                    mode=mode,
+                    use_multipart=len(view) > 2 * _PART_BYTES,
+                    chunk_size=_PART_BYTES,
+                    max_concurrency=_PARTS_AT_ONCE,
+                )
             )
         except (BaseError, OSError) as error:
             raise _refused(verb, path, error) from error
@@ -179,6 +186,22 @@ def object_store(bucket: str, option: Callable[[str], str | None]) -> ObjectStor
         "virtual_hosted_style_request": "true" if endpoint and not path_style else "",
     }
     return ObjectStore(bucket, tuple((name, value) for name, value in options.items() if value))
+
+
+def _asked(call: Callable[[], T]) -> T:
+    """What a request gives; any of them may be made twice, for a condition is looked at again.
+
+    obstore repeats what was refused or had no answer, for minutes. It does not where an answer
+    breaks off in the middle.
+    """
+    for _ in range(_TRIES - 1):
+        begun = time.monotonic()
+        try:
+            return call()
+        except GenericError:
+            if time.monotonic() - begun > _SOON_S:
+                raise
+    return call()
 
 
 def _refused(verb: str, path: str, error: Exception) -> StorageError:
