@@ -139,13 +139,17 @@ class DriverTable:
             newest = self._log.transactions.get(self._app_id, -1)
             if failure is None or newest >= version:
                 raise FencedError(
-                    f"a commit to {self._path!r} was skipped: the log has driver incarnation "
-                    f"{newest >> 32}, this driver is {self._incarnation}. Another driver runs on "
-                    "this storage root, so this one has stopped; start one driver only"
+                    f"a commit to {self._path!r} was skipped: {self._who(newest >> 32)}. Another "
+                    "driver runs on this storage root, so this one has stopped; start one only"
                 ) from failure
             # An older driver's commit in between was a conflict; behind this one there is none.
             if not commits:
                 raise StorageError(f"could not append to {self._path!r}: {failure}") from failure
+
+    def _who(self, incarnation: int) -> str:
+        if incarnation == self._incarnation:
+            return f"a driver that started with this one took incarnation {incarnation} first"
+        return f"the log has driver incarnation {incarnation}, this driver is {self._incarnation}"
 
     def _is_mine(self, commit: Commit) -> bool:
         return bool(commit.note.get("driver") == self._driver)
