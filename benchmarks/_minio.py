@@ -1,0 +1,75 @@
+"""MinIO in the place of the S3 server of the tests, where its program is on this machine.
+
+That of the tests (moto) is Python, and takes the cores that the job wants; MinIO is in Go, and puts
+what it is given on the disk, as S3's own servers do. It is no part of what ``make`` installs:
+``go install github.com/minio/minio@latest`` builds it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyarrow import fs
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "spark"))
+from processes import bury, free_ports, tail
+from s3_server import KEY, SECRET, S3Server
+
+START_S = 60
+
+
+class Minio(S3Server):
+    """A MinIO that runs; it counts nothing, and fails nothing."""
+
+    def bucket(self, name: str) -> str:
+        """Make a bucket; its URI for Hadoop."""
+        client = fs.S3FileSystem(
+            access_key=KEY,
+            secret_key=SECRET,
+            endpoint_override=self.endpoint,
+            region="us-east-1",
+            allow_bucket_creation=True,
+        )
+        client.create_dir(name)
+        return f"s3a://{name}"
+
+
+@contextmanager
+def minio(program: str, folder: Path) -> Iterator[Minio]:
+    """A server for the time of a block; its log and data are in ``folder``.
+
+    Raises:
+        RuntimeError: it did not come up; with the end of its log.
+    """
+    (port,) = free_ports(1)
+    log, endpoint = folder / "minio.log", f"http://127.0.0.1:{port}"
+    keys = {"MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET}
+    command = [program, "server", "--quiet", "--address", f"127.0.0.1:{port}", str(folder / "data")]
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            command, env={**os.environ, **keys}, stdout=out, stderr=out, start_new_session=True
+        )
+    try:
+        deadline = time.monotonic() + START_S
+        while not _is_ready(endpoint):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"no MinIO came up:\n{tail(log)}")
+            time.sleep(0.1)
+        yield Minio(endpoint)
+    finally:
+        bury(process)
+
+
+def _is_ready(endpoint: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{endpoint}/minio/health/ready", timeout=10) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
