@@ -1,8 +1,8 @@
 """One job with all it writes on this disk, in a bucket and on HDFS, side by side.
 
-``python benchmarks/stores.py [--case NAME ...] [--runs N] [--minio PROGRAM] [--write]``. The
-servers are those of the tests, on the cores that the job has: a name node and a data node for HDFS;
-for S3 moto, or MinIO, if its program is given (``_minio.py``). In each case and turn each store
+``python benchmarks/stores.py [--case NAME ...] [--runs N] [--write]``. The servers are those of the
+tests, on the cores that the job has: a name node and a data node for HDFS; for S3 moto, or MinIO,
+if ``MINIO`` names its program (``tests/spark/minio_server.py``). In each case and turn each store
 runs the same stage (``_workloads.py``, columnar form, 16 key groups, files of 200,000 rows from
 this disk) into a Delta sink beside its storage root, and after its keys are loaded is measured
 three times: with a checkpoint every 10 s; then, in a life that goes on, without one; then the time
@@ -27,7 +27,6 @@ from datetime import datetime
 from pathlib import Path
 
 from _forms import columnar
-from _minio import minio
 from _quick import usual
 from _results import Results, arguments
 from _running_sum import configure, session
@@ -39,8 +38,8 @@ from absflow.storage.files import Files
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "spark"))
 from hdfs_server import hdfs
+from minio_server import Minio, s3
 from on_store import class_path
-from s3_server import s3_server
 
 RUN_S, WARM_S = usual(30, 10), usual(8, 2)
 ROWS, FILES = 200_000, usual(500, 150)
@@ -142,23 +141,22 @@ def bare(spark: SparkSession, place: str) -> dict[str, tuple[float, float]]:
 
 
 @contextlib.contextmanager
-def places(folder: Path, program: str) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:
+def places(folder: Path) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:
     """Where each store has room, while its server runs; the Spark conf that finds them all."""
     for name in ("s3", "hdfs", "disk"):
         (folder / name).mkdir()
-    s3 = minio(program, folder / "s3") if program else s3_server(folder / "s3")
-    with s3 as server, hdfs(folder / "hdfs") as there:
+    with s3(folder / "s3") as server, hdfs(folder / "hdfs") as there:
         conf = {**server.conf(), **there.conf()}
         conf["spark.driver.extraClassPath"] = class_path(folder / "s3")
         stores = {
             "disk": str(folder / "disk"),
-            "S3, MinIO" if program else "S3, moto": server.bucket("stores"),
+            "S3, MinIO" if isinstance(server, Minio) else "S3, moto": server.bucket("stores"),
             "HDFS": f"{there.root}/stores",
         }
         yield stores, conf
 
 
-def main(cases: list[str], runs: int, program: str, write: bool) -> None:
+def main(cases: list[str], runs: int, write: bool) -> None:
     """Each case, each turn, each store."""
     speeds = Results("stores", "rows/s", ("disk",))
     costs = Results("stores_checkpoints", "% that checkpoints every 10 s cost")
@@ -167,7 +165,7 @@ def main(cases: list[str], runs: int, program: str, write: bool) -> None:
     of_runs = (speeds, costs, restores)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         root = Path(folder)
-        with places(root, program) as (stores, conf):
+        with places(root) as (stores, conf):
             spark = session("stores", "6g", conf)
             for store, place in stores.items():
                 for size, (put, get) in bare(spark, place).items():
@@ -210,6 +208,5 @@ def measured(job: Job) -> tuple[float, float, float]:
 if __name__ == "__main__":
     parser: argparse.ArgumentParser = arguments("Stores, side by side.", "of each store", 3)
     parser.add_argument("--case", nargs="+", default=CASES, choices=[*WORKLOADS])
-    parser.add_argument("--minio", default="", help="its program, in the place of moto")
     given = parser.parse_args()
-    main(given.case, given.runs, given.minio, given.write)
+    main(given.case, given.runs, given.write)

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hdfs_server import hdfs
+from minio_server import s3
 from on_store import class_path
-from s3_server import s3_server
 
 STORES = ("s3", "hdfs")
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -25,7 +25,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 def place(store: str, folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """A URI on a new server of a store, and the Spark conf by which it is found."""
     if store == "s3":
-        with s3_server(folder) as server:
+        with s3(folder) as server:
             conf = {**server.conf(), "spark.driver.extraClassPath": class_path(folder)}
             yield server.bucket("flights"), conf
     else:

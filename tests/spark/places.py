@@ -18,9 +18,10 @@ from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
 
 from hdfs_server import Hdfs, hdfs
+from minio_server import s3
 from on_store import Server, class_path
 from pyarrow import fs
-from s3_server import KEY, SECRET, S3Server, s3_server
+from s3_server import KEY, SECRET, S3Server
 
 __all__ = ["STORES", "Disk", "Place", "Stores", "bucket_place", "hdfs_place"]
 
@@ -189,7 +190,7 @@ def _disk(_: Path) -> Iterator[Stores]:
 @contextmanager
 def _s3(folder: Path) -> Iterator[Stores]:
     jars = class_path(folder)
-    with s3_server(folder) as server:
+    with s3(folder) as server:
         yield lambda name, root: bucket_place(server, name, root, jars)
 
 

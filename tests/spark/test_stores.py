@@ -19,6 +19,7 @@ from s3_server import S3Server, s3_server
 
 from absflow.errors import StorageError
 from absflow.storage.files import Files
+from absflow.storage.stores import objects
 from absflow.storage.stores.contract import Store
 from absflow.storage.stores.mounted import MountedStore
 from absflow.storage.stores.objects import ObjectStore, object_store
@@ -145,6 +146,18 @@ def test_many_are_deleted_at_once(place: Place) -> None:
         place.store.add(path, b"x")
     place.store.delete(paths)
     assert place.store.names(place.folder) == []
+
+
+def test_a_key_is_named_once_in_a_request(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MinIO's answer to another is none that can be read."""
+    store = object_store(server.bucket("named"), options(server))
+    assert store is not None
+    asked: list[list[str]] = []
+    monkeypatch.setattr(objects.obstore, "delete", lambda _, keys: asked.append([*keys]))
+    store.delete([f"s3a://named/{name}" for name in "abacb"])
+    assert asked == [["a", "b", "c"]]
 
 
 def test_a_bucket_costs_a_request_for_each_call(server: S3Server) -> None:

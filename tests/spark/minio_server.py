@@ -1,26 +1,23 @@
-"""MinIO in the place of the S3 server of the tests, where its program is on this machine.
+"""MinIO in the place of the S3 server of the tests, where ``MINIO`` names its program.
 
-That of the tests (moto) is Python, and takes the cores that the job wants; MinIO is in Go, and puts
-what it is given on the disk, as S3's own servers do. It is no part of what ``make`` installs:
-``go install github.com/minio/minio@latest`` builds it.
+That of the tests (moto) is Python: it installs anywhere, counts and fails what it is asked, but
+keeps all in memory, and takes the cores that a job wants. MinIO is what people run. ``make``
+installs none; ``go install github.com/minio/minio@latest`` builds it.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from pyarrow import fs
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "spark"))
 from processes import bury, free_ports, tail
-from s3_server import KEY, SECRET, S3Server
+from pyarrow import fs
+from s3_server import KEY, SECRET, S3Server, s3_server
 
 START_S = 60
 
@@ -39,6 +36,12 @@ class Minio(S3Server):
         )
         client.create_dir(name)
         return f"s3a://{name}"
+
+
+def s3(folder: Path) -> AbstractContextManager[S3Server]:
+    """MinIO if there is one, else the server of the tests."""
+    program = os.environ.get("MINIO")
+    return minio(program, folder) if program else s3_server(folder)
 
 
 @contextmanager
