@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["Fault", "answered"]
 
 # The second is longer than any client waits.
-SLOW_S, HANGS_S = 1.5, 40.0
+SLOW_S, HANGS_S = 0.5, 40.0
 _BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 Application = Callable[..., Iterable[bytes]]
 

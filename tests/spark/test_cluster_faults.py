@@ -75,17 +75,17 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]
     if request.param == "s3":
         jars = class_path(folder)
         with s3_server(folder) as server:
-            yield Storage(lambda root: bucket_place(server, "job", root, jars), _slow_put(server))
+            yield Storage(lambda root: bucket_place(server, "job", root, jars), _hanging_put(server))
     else:
         with hdfs(folder) as there:
             yield Storage(lambda root: hdfs_place(there, "job", root), _stopped_node(there))
 
 
-def _slow_put(server: S3Server) -> Callable[..., AbstractContextManager[Callable[[], bool]]]:
+def _hanging_put(server: S3Server) -> Callable[..., AbstractContextManager[Callable[[], bool]]]:
     @contextmanager
     def writing(kind: str, _: Place) -> Iterator[Callable[[], bool]]:
         server.failed()
-        server.fail("PUT", WRITTEN[kind], 1, Fault.SLOW)
+        server.fail("PUT", WRITTEN[kind], 1, Fault.HANGS)
         yield lambda: server.failed().total() > 0
 
     return writing
