@@ -146,8 +146,21 @@ def in_flight(storage: Path, fact: Mapping[str, Any], stage: str, key: str) -> d
 
 
 def late_rows(storage: Path, source: str) -> pd.DataFrame:
-    """The rows of a source that came late."""
-    return pd.DataFrame(_rows(storage / "late" / source))
+    """The rows of a source that came late, but for those of what a restore has left behind.
+
+    Such a table is not put back, and what is read again is late again.
+    """
+    rows = pd.DataFrame(_rows(storage / "late" / source))
+    started = [row for row in _rows(storage / "attempts") if row["kind"] == "STARTED"]
+    begun = {row["attempt"]: row["restored_from"] for row in started}
+    taken = {f["checkpoint_id"]: f["attempt"] for f in facts(storage) if f["kind"] == "COMPLETED"}
+    attempt, upto = max(begun), float("inf")
+    holds = {attempt: upto}
+    while begun[attempt] is not None:
+        upto = int(begun[attempt].rpartition("#")[2])
+        attempt = taken[upto]
+        holds[attempt] = upto
+    return rows[rows["_epoch"] <= rows["_attempt"].map(holds).fillna(-1)]
 
 
 def state_at(history: pd.DataFrame, fact: Mapping[str, Any], stage: str, key: str) -> pd.DataFrame:

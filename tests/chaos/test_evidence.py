@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from evidence import commits
+from evidence import commits, late_rows
 
 
 @pytest.fixture
@@ -46,3 +46,26 @@ def test_rows_that_came_back_belong_to_the_commit_that_wrote_them(table: Path) -
     DeltaTable(table).restore(0)
     DeltaTable(table).restore(2)
     assert ids(table) == {0: [0, 1], 1: [10, 11], 2: [20, 21]}
+
+
+def test_late_rows_of_what_a_restore_left_behind_do_not_count(tmp_path: Path) -> None:
+    """Attempt 3 goes back to checkpoint 8 of attempt 1, as attempt 2 had done before it."""
+    epochs = {1: [8, 9], 2: [9], 3: [9, 12]}
+    late = [(attempt, epoch) for attempt, each in epochs.items() for epoch in each]
+    tables = {
+        "late/a": {"_attempt": [a for a, _ in late], "_epoch": [e for _, e in late]},
+        "attempts": {
+            "attempt": [1, 2, 3, 3],
+            "kind": ["STARTED"] * 3 + ["READY"],
+            "restored_from": [None, "root#8", "root#8", None],
+        },
+        "checkpoints": {
+            "checkpoint_id": [8, 9],
+            "attempt": [1, 1],
+            "kind": ["COMPLETED", "ABORTED"],
+        },
+    }
+    for name, columns in tables.items():
+        write_deltalake(tmp_path / name, pa.table(columns))
+    found = late_rows(tmp_path, "a")
+    assert sorted(zip(found["_attempt"], found["_epoch"], strict=True)) == [(1, 8), (3, 9), (3, 12)]

@@ -75,7 +75,9 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]
     if request.param == "s3":
         jars = class_path(folder)
         with s3_server(folder) as server:
-            yield Storage(lambda root: bucket_place(server, "job", root, jars), _hanging_put(server))
+            yield Storage(
+                lambda root: bucket_place(server, "job", root, jars), _hanging_put(server)
+            )
     else:
         with hdfs(folder) as there:
             yield Storage(lambda root: hdfs_place(there, "job", root), _stopped_node(there))
