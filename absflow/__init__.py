@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from absflow.spark.control.progress import Progress
     from absflow.spark.control.run import Run
     from absflow.ttl import Ttl
+    from absflow.view import SinkVersion, View
     from absflow.watermark import Watermark
 
 __all__ = [
@@ -71,12 +72,14 @@ __all__ = [
     "SavepointFailedError",
     "SettingsError",
     "Sink",
+    "SinkVersion",
     "SinkWrite",
     "StateError",
     "StorageError",
     "Timer",
     "Ttl",
     "VersionError",
+    "View",
     "Watermark",
     "history",
 ]
@@ -92,9 +95,11 @@ if not TYPE_CHECKING:  # a checker that saw this would take any name for one of 
         "Result": "absflow.columnar.process",
         "Run": "absflow.spark.control.run",
         "Sink": "absflow.sinks",
+        "SinkVersion": "absflow.view",
         "SinkWrite": "absflow.sinks",
         "Timer": "absflow.columnar.row_timers",
         "Ttl": "absflow.ttl",
+        "View": "absflow.view",
         "Watermark": "absflow.watermark",
     }
 

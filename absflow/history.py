@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from absflow.errors import NotFoundError
-from absflow.facts.absent import no_checkpoint
+from absflow.facts.absent import no_checkpoint, no_history, no_late_rows
 from absflow.facts.attempts import job_now, read_attempts
 from absflow.facts.overview import checkpoint_rows, stage_rows
 from absflow.facts.reading import FactReader
@@ -30,13 +30,15 @@ from absflow.protocol.checkpoints import StageColumns, StageManifest
 from absflow.protocol.known import Completion
 from absflow.protocol.lineage import lineage_of
 from absflow.protocol.recovery.branch import Branch, branch_of
-from absflow.storage import history_sql
+from absflow.storage import facts_sql, history_sql
 from absflow.storage.layout import Layout
 from absflow.storage.sql import each, quoted, table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from absflow.view import View
 
 __all__ = ["History", "history"]
 
@@ -64,10 +66,7 @@ def history(spark: SparkSession, root: str) -> History:
     explain_errors(spark, layout)
     for path in (layout.attempts, layout.barriers, layout.checkpoints):
         if not exists(files, path):  # for Spark to load it takes seconds beside a running job
-            raise NotFoundError(
-                f"{root!r} is not the storage root of a job (or its job is just starting): there "
-                f"is no table {path!r}; give the job's spark.absflow.storage.path"
-            )
+            raise no_history(root, path)
     reader = SparkStorageReader(spark, patient=True)
     records = read_attempts(reader, layout)
     job = job_now(root, records)
@@ -136,7 +135,8 @@ class History:
         """
         found = self._reader.whole()
         if found is None:
-            frame = self._spark.sql(self._checkpoint_stages_sql()).orderBy("checkpoint_id", "stage")
+            text = facts_sql.checkpoint_stages(self._facts)
+            frame = self._spark.sql(text).orderBy("checkpoint_id", "stage")
         else:
             frame = self._spark.createDataFrame(stage_rows(found[1]))
         if checkpoint is not None:
@@ -234,11 +234,8 @@ class History:
         """
         path = self._layout.late(source)
         if not self._exists(path):
-            raise NotFoundError(
-                f"there are no late rows of source {source!r}: none came late, it says otherwise "
-                "(late=...), or there is no such source"
-            )
-        kept = history_sql.since_begun(self._branch, "_attempt", "_epoch")
+            raise no_late_rows(source)
+        kept = facts_sql.since_begun(self._branch, "_attempt", "_epoch")
         return self._spark.sql(f"SELECT * FROM {table(path)} WHERE {kept}")
 
     def create_views(self, prefix: str = "") -> list[str]:
@@ -261,7 +258,7 @@ class History:
             The names. A stage's ``-`` becomes ``_``, unless another stage has that name.
         """
         views = {"checkpoints": self._checkpoints_sql()}
-        views["checkpoint_stages"] = self._checkpoint_stages_sql()
+        views["checkpoint_stages"] = facts_sql.checkpoint_stages(self._facts)
         for name, columns in self._stages.items():
             if columns.key:
                 plain = name.replace("-", "_")
@@ -273,7 +270,18 @@ class History:
             self._spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS {text}")
         return [f"{prefix}{name}" for name in views]
 
-    # -- the one reading ----------------------------------------------------------------------
+    def view(self, checkpoint: int | None = None) -> View:
+        """Every sink's table and every state at one checkpoint (None: the newest): one cut.
+
+        Raises:
+            NotFoundError: it is not completed.
+        """
+        from absflow.view import view_at
+
+        number, _ = self._completed(checkpoint)
+        there = [s.report.stage for s in self._reader.stages([number])[number] if s.lineage]
+        states = {s: self._state_sql(self._stages[s], number)[0] for s in there}
+        return view_at(self._spark, self._layout, number, states)
 
     def _state_sql(self, columns: StageColumns, checkpoint: int | None) -> tuple[str, StageColumns]:
         """State at one checkpoint, and the stage as it was then.
@@ -311,7 +319,7 @@ class History:
 
     def _changes_sql(self, columns: StageColumns) -> str:
         """The changes of every key over the completed checkpoints of the branch, as above."""
-        own = history_sql.on_branch(self._branch, "attempt", "checkpoint_id")
+        own = facts_sql.on_branch(self._branch, "attempt", "checkpoint_id")
         parts = [f"derived_from IS NULL AND {part}" for part in own]
         parts += [f"checkpoint_id = {n}" for n in self._branch.written]
         on_line = " OR ".join(f"({part})" for part in parts) or "false"
@@ -333,14 +341,12 @@ class History:
     def _schema(self, columns: StageColumns) -> StructType:
         return self._spark.read.format("delta").load(self._layout.state(columns.table)).schema
 
-    # -- the job's own tables -----------------------------------------------------------------
-
     def _checkpoints_sql(self) -> str:
-        kept = history_sql.since_begun(self._branch, "attempt", "checkpoint_id")
+        kept = facts_sql.since_begun(self._branch, "attempt", "checkpoint_id")
         # What a driver that is no more has left pending stays so until the next start.
         pending = self._reader.known().pending if self._lost_driver() else ()
         lost = [trigger.barrier.checkpoint_id for trigger in pending]
-        return history_sql.checkpoints(self._facts, self._barriers, f"NOT ({kept})", lost)
+        return facts_sql.checkpoints(self._facts, self._barriers, f"NOT ({kept})", lost)
 
     def _lost_driver(self) -> str:
         """The driver that is no more now, in words; empty if there is one, or may be."""
@@ -348,12 +354,6 @@ class History:
 
         records = read_attempts(SparkStorageReader(self._spark, patient=True), self._layout)
         return job_now(self._layout.root, records).lost
-
-    def _checkpoint_stages_sql(self) -> str:
-        return f"""
-            SELECT checkpoint_id, triggered_at, s.checkpoint_id AS snapshot_id,
-                   s.* EXCEPT (checkpoint_id)
-            FROM ({history_sql.completed(self._facts)}) LATERAL VIEW explode(stages) AS s"""
 
     def _lineages_sql(self, columns: StageColumns, tables: Collection[str], only: str = "") -> str:
         """One row per completed checkpoint with the stage in these tables: what to read."""

@@ -175,17 +175,17 @@ def main(cases: list[str], runs: int, write: bool) -> None:
                 source = root / f"source-{number}"
                 source.mkdir()
                 WORKLOADS[case].write(source, WORKLOADS[case].loads + FILES, ROWS)
-                # A JVM compiles for long: the first turn of all is not counted.
-                for turn in range(-1 if number == 0 else 0, runs):
+                if number == 0:  # a JVM compiles for long: not counted
+                    measured(Job(spark, WORKLOADS[case], source, f"{stores['disk']}/early"))
+                for turn in range(runs):
                     for store in [*stores] if turn % 2 else [*stores][::-1]:
                         place = f"{stores[store]}/{number}-{turn}"
                         found = measured(Job(spark, WORKLOADS[case], source, place))
                         Files(spark).delete_folder(place)
                         print(f"{case}, {store}:", *(f"{v:,.1f}" for v in found), flush=True)
                         for results, value in zip(of_runs, found, strict=True):
-                            if turn >= 0:
-                                by_store = results.runs.setdefault(case, {})
-                                by_store.setdefault(store, []).append(value)
+                            by_store = results.runs.setdefault(case, {})
+                            by_store.setdefault(store, []).append(value)
             spark.stop()
     for results in (*of_runs, raw):
         for case in results.runs:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from absflow.sinks import SinkCut, SinkRestore, put_back
+from absflow.sink_cut import SinkCut, SinkRestore, put_back
 from absflow.storage.delta.log import Commit
 
 AT = datetime(2026, 1, 2, 9, 0, tzinfo=timezone.utc)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from absflow.errors import NotFoundError
 from absflow.facts.reading import FactReader
 
-__all__ = ["no_checkpoint", "no_root"]
+__all__ = ["no_checkpoint", "no_history", "no_late_rows", "no_root"]
 
 
 def no_root(root: str, table: str) -> NotFoundError:
@@ -13,6 +13,22 @@ def no_root(root: str, table: str) -> NotFoundError:
     return NotFoundError(
         f"{root!r} is not the storage root of a job: there is no table {table!r}; "
         "spark.absflow.restore.from takes latest, ID, or PATH#ID"
+    )
+
+
+def no_history(root: str, table: str) -> NotFoundError:
+    """The error for the history of a root without one of the tables of a job."""
+    return NotFoundError(
+        f"{root!r} is not the storage root of a job (or its job is just starting): there is no "
+        f"table {table!r}; give the job's spark.absflow.storage.path"
+    )
+
+
+def no_late_rows(source: str) -> NotFoundError:
+    """The error for the late rows of a source that has no table of them."""
+    return NotFoundError(
+        f"there are no late rows of source {source!r}: none came late, it says otherwise "
+        "(late=...), or there is no such source"
     )
 
 

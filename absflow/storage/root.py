@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout, check_place
-from absflow.storage.session import check_pages
+from absflow.storage.session import check_pages, wait_little
 
 __all__ = ["StorageRoot"]
 
@@ -35,6 +35,7 @@ class StorageRoot:
             StorageError: no job can have this path.
         """
         check_pages(spark)
+        wait_little(spark)
         files = Files(spark)
         root = files.qualified(path)
         check_place(root)

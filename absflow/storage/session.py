@@ -8,9 +8,14 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-__all__ = ["check_pages", "checks_pages", "conf_set"]
+__all__ = ["check_pages", "checks_pages", "conf_set", "wait_little"]
 
 _CHECK_PAGES = "parquet.page.verify-checksum.enabled"
+# Waits of 5 ms, 10 ms and so on, 20 s in all; as HDFS has it, of 400 ms, 800 ms, 12 s in all.
+_WAITS = {
+    "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "5",
+    "dfs.client.block.write.locateFollowingBlock.retries": "12",
+}
 
 
 def check_pages(spark: SparkSession) -> None:
@@ -22,6 +27,21 @@ def check_pages(spark: SparkSession) -> None:
     """
     if _chosen(spark) is None:
         spark.conf.set(_CHECK_PAGES, "true")
+
+
+def wait_little(spark: SparkSession) -> None:
+    """Have HDFS's client look soon whether a file is whole, unless somebody has chosen.
+
+    The name node knows of a file's last block a moment after the client has sent it. The client
+    looks once at once, and then after 0.4 s: each small file takes as long. A driver whose file
+    system was made before (YARN's, of the application's own files) keeps what it has.
+    """
+    hadoop: Any = spark.sparkContext._jsc
+    conf = hadoop.hadoopConfiguration()
+    for name, value in _WAITS.items():
+        chosen = [str(each) for each in conf.getPropertySources(name) or ()]
+        if spark.conf.get(name, None) is None and set(chosen) <= {"hdfs-default.xml"}:
+            spark.conf.set(name, value)
 
 
 def checks_pages(spark: SparkSession) -> bool:

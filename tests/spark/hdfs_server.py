@@ -130,8 +130,6 @@ def _conf(folder: Path, rest: str, of_data: list[str]) -> dict[str, object]:
         "dfs.namenode.safemode.extension": 0,
         "dfs.namenode.fs-limits.min-block-size": 0,
         "dfs.datanode.du.reserved": 0,
-        # How long to wait until the name node is asked again whether it knows of a block.
-        "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": 20,
     }
 
 
