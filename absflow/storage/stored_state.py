@@ -24,6 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from absflow.errors import StorageError
 from absflow.storage.state_files import MountedStateFiles, gone, mapped
 from absflow.storage.stores.contract import Store
 from absflow.storage.stores.mounted import executor_folder
@@ -83,8 +84,7 @@ class StoredStateFiles:
         # Mapped now: another worker may drop it from the cache.
         data, _ = mapped(f"{self._cache.directory}/{found}")
         self._state.added += len(data)
-        # A batch that was killed may have left a file of this name, and a part of it.
-        upload = _pool().submit(self.store.write, f"{self.directory}/{found}", data)
+        upload = _pool().submit(self._put, f"{self.directory}/{found}", data)
         self._state.uploads.append(upload)
         return found
 
@@ -115,6 +115,13 @@ class StoredStateFiles:
         if state.added > CACHE_BYTES // 8:
             state.added = 0
             _drop_oldest(_cache_root())
+
+    def _put(self, path: str, data: Any) -> None:
+        try:
+            self.store.add(path, data)  # without a rename, where the store has one
+        except StorageError:
+            # A batch that was killed may have left a file of this name, or a part of it.
+            self.store.write(path, data)
 
     @property
     def _state(self) -> _Open:

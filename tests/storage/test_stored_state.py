@@ -51,7 +51,8 @@ class Bucket:
         raise NotImplementedError
 
     def add(self, path: str, data: Any) -> None:
-        assert path not in self.files
+        if path in self.files:
+            raise StorageError(f"{path} is there")
         self.write(path, data)
 
     def names(self, folder: str) -> list[str]:

@@ -6,6 +6,7 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.UUID;
 import org.apache.commons.io.IOUtils;
 import org.apache.hadoop.conf.Configuration;
@@ -30,14 +31,14 @@ final class Placed {
   private Placed() {}
 
   /** Put a file in place whole, in the place of an older one if there is one. */
-  static void replace(FileSystem fs, Path path, InputStream data, Configuration conf)
+  static void replace(FileSystem fs, Path path, InputStream data, Renames renames)
       throws IOException {
     if (S3Create.s3(fs) != null) {
       copy(data, S3Create.replace(fs, path));
     } else if (isWholeAtClose(fs)) {
       copy(data, fs.create(path, true));
     } else {
-      rename(fs, path, data, Options.Rename.OVERWRITE, conf);
+      rename(fs, path, data, Options.Rename.OVERWRITE, renames);
     }
   }
 
@@ -53,7 +54,7 @@ final class Placed {
    * @return false if there is one with other bytes. With these very bytes it counts as put, for an
    *     answer may have been lost.
    */
-  static boolean create(FileSystem fs, Path path, byte[] data, Configuration conf)
+  static boolean create(FileSystem fs, Path path, byte[] data, Renames renames)
       throws IOException {
     if (S3Create.s3(fs) != null) {
       return S3Create.put(fs, path, data);
@@ -63,7 +64,7 @@ final class Placed {
       if (isWholeAtClose(fs)) {
         copy(in, fs.create(path, false));
       } else {
-        rename(fs, path, in, Options.Rename.NONE, conf);
+        rename(fs, path, in, Options.Rename.NONE, renames);
       }
       return true;
     } catch (IOException error) {
@@ -104,18 +105,38 @@ final class Placed {
   }
 
   private static void rename(
-      FileSystem fs, Path path, InputStream data, Options.Rename how, Configuration conf)
+      FileSystem fs, Path path, InputStream data, Options.Rename how, Renames renames)
       throws IOException {
     // Hidden, for a kill may leave it there.
     String name = "." + path.getName() + "." + UUID.randomUUID() + ".tmp";
     Path aside = new Path(path.getParent(), name);
     try {
       copy(data, fs.create(aside, false));
-      FileContext.getFileContext(path.toUri(), conf)
-          .rename(aside, path, new Options.Rename[] {how});
+      renames.at(path).rename(aside, path, new Options.Rename[] {how});
     } catch (IOException error) {
       fs.delete(aside, false);
       throw error;
+    }
+  }
+
+  /**
+   * What renames, for each file system of one conf; used by one thread. It is kept, for it has a
+   * client of its own, which takes longer to make than a rename.
+   */
+  static final class Renames {
+    private final Configuration conf;
+    private final HashMap made = new HashMap();
+
+    Renames(Configuration conf) {
+      this.conf = conf;
+    }
+
+    FileContext at(Path path) throws IOException {
+      String place = path.toUri().getScheme() + "://" + path.toUri().getAuthority();
+      if (!made.containsKey(place)) {
+        made.put(place, FileContext.getFileContext(path.toUri(), conf));
+      }
+      return (FileContext) made.get(place);
     }
   }
 

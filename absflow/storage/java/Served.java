@@ -28,6 +28,7 @@ final class Served implements Runnable {
   private final Socket socket;
   private final byte[] token;
   private final Configuration conf;
+  private final Placed.Renames renames;
   private DataInputStream in;
   private DataOutputStream out;
 
@@ -35,6 +36,7 @@ final class Served implements Runnable {
     this.socket = socket;
     this.token = token;
     this.conf = conf;
+    this.renames = new Placed.Renames(conf);
   }
 
   public void run() {
@@ -92,13 +94,13 @@ final class Served implements Runnable {
   private boolean ask(char what, FileSystem fs, Path path, InputStream given) throws IOException {
     switch (what) {
       case 'W':
-        Placed.replace(fs, path, given, conf);
+        Placed.replace(fs, path, given, renames);
         return true;
       case 'A':
         Placed.add(fs, path, given);
         return true;
       case 'C':
-        return Placed.create(fs, path, IOUtils.toByteArray(given), conf);
+        return Placed.create(fs, path, IOUtils.toByteArray(given), renames);
       case 'E':
         return exists(fs, path);
       case 'D':
