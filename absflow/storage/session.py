@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 __all__ = ["check_pages", "checks_pages", "conf_set", "wait_little"]
 
 _CHECK_PAGES = "parquet.page.verify-checksum.enabled"
-# Waits of 5 ms, 10 ms and so on, 20 s in all; as HDFS has it, of 400 ms, 800 ms, 12 s in all.
+# Waits of 1 ms, 2 ms and so on, 16 s in all; as HDFS has it, of 400 ms, 800 ms, 12 s in all.
 _WAITS = {
-    "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "5",
-    "dfs.client.block.write.locateFollowingBlock.retries": "12",
+    "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "1",
+    "dfs.client.block.write.locateFollowingBlock.retries": "14",
 }
 
 
