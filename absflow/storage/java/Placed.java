@@ -18,6 +18,7 @@ import org.apache.hadoop.fs.Options;
 import org.apache.hadoop.fs.ParentNotDirectoryException;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.PathIsNotDirectoryException;
+import org.apache.hadoop.security.UserGroupInformation;
 
 /**
  * Files that are put in place by Hadoop's file systems.
@@ -27,8 +28,32 @@ import org.apache.hadoop.fs.PathIsNotDirectoryException;
  */
 final class Placed {
   private static final int CHUNK = 1 << 20;
+  private static final String LOOK = "dfs.client.block.write.locateFollowingBlock.";
+  private static final String WAIT = LOOK + "initial.delay.ms";
+  private static final String LOOKS = LOOK + "retries";
+  private static final HashMap own = new HashMap();
 
   private Placed() {}
+
+  /**
+   * The file system of a path. HDFS's is one of our own: that of the application may have been made
+   * before the session said how long its client waits (wait_little in storage/session.py).
+   */
+  static FileSystem of(Path path, Configuration conf) throws IOException {
+    if (!"hdfs".equals(path.toUri().getScheme())) {
+      return path.getFileSystem(conf);
+    }
+    String key =
+        path.toUri().getAuthority()
+            + " " + UserGroupInformation.getCurrentUser()
+            + " " + conf.get(WAIT) + " " + conf.get(LOOKS);
+    synchronized (own) {
+      if (!own.containsKey(key)) {
+        own.put(key, FileSystem.newInstance(path.toUri(), conf));
+      }
+      return (FileSystem) own.get(key);
+    }
+  }
 
   /** Put a file in place whole, in the place of an older one if there is one. */
   static void replace(FileSystem fs, Path path, InputStream data, Renames renames)

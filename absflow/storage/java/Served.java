@@ -70,7 +70,7 @@ final class Served implements Runnable {
     boolean done = false;
     try {
       Path path = new Path(name);
-      FileSystem fs = path.getFileSystem(conf);
+      FileSystem fs = Placed.of(path, conf);
       if (what == 'R') {
         read(fs, path);
         return;
