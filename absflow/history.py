@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from absflow.errors import NotFoundError
@@ -279,9 +280,10 @@ class History:
         from absflow.view import view_at
 
         number, _ = self._completed(checkpoint)
-        there = [s.report.stage for s in self._reader.stages([number])[number] if s.lineage]
-        states = {s: self._state_sql(self._stages[s], number)[0] for s in there}
-        return view_at(self._spark, self._layout, number, states)
+        there = {stage.report.stage for stage in self._reader.stages([number])[number]}
+        stages = {n: c for n, c in self._stages.items() if c.key and n in there}
+        sql = {name: partial(self._state_sql, each, number) for name, each in stages.items()}
+        return view_at(self._spark, self._layout, number, sql)
 
     def _state_sql(self, columns: StageColumns, checkpoint: int | None) -> tuple[str, StageColumns]:
         """State at one checkpoint, and the stage as it was then.

@@ -7,12 +7,13 @@ those that lie in front of it, by the sink's own log (:func:`absflow.sink_cut.ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from absflow.errors import NotFoundError
+from absflow.facts.claim import job_of
 from absflow.facts.find import find_checkpoint
 from absflow.sink_cut import SinkCut, newest_before
 from absflow.storage.delta import tables
@@ -25,7 +26,12 @@ from absflow.storage.sql import quoted, table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from absflow.protocol.checkpoints import StageColumns
+
 __all__ = ["SinkVersion", "View", "view_at"]
+
+# The text, and the stage's columns.
+StateSql = Callable[[], "tuple[str, StageColumns]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ class View:
         spark: SparkSession,
         checkpoint: int,
         found: tuple[Mapping[str, SinkVersion], Mapping[str, str]],
-        states: Mapping[str, str],
+        states: Mapping[str, StateSql],
     ) -> None:
         """Use :meth:`absflow.History.view` instead."""
         self._spark = spark
@@ -88,7 +94,7 @@ class View:
                 f"there is no stage {stage!r} with state at checkpoint {self.checkpoint}, only "
                 f"{', '.join(self._states) or 'none'}"
             )
-        return self._spark.sql(self._states[stage])
+        return self._spark.sql(self._states[stage]()[0])
 
     def create_views(self, prefix: str = "") -> list[str]:
         """Create (or replace) a temporary view ``<name>_at`` of each sink and each state.
@@ -104,9 +110,10 @@ class View:
         Raises:
             NotFoundError: two would have one name, or a sink has no such version.
         """
-        texts = {name: self._sink_sql(name) for name in (*self.sinks, *self.lacking)}
+        texts = [(name, self._sink_sql(name)) for name in (*self.sinks, *self.lacking)]
+        texts += [(name, sql()[0]) for name, sql in self._states.items()]
         made: dict[str, str] = {}
-        for name, text in (*texts.items(), *self._states.items()):
+        for name, text in texts:
             view = f"{prefix}{name.replace('-', '_')}_at"
             if view in made:
                 raise NotFoundError(
@@ -131,7 +138,7 @@ class View:
 
 
 def view_at(
-    spark: SparkSession, layout: Layout, checkpoint: int, states: Mapping[str, str]
+    spark: SparkSession, layout: Layout, checkpoint: int, states: Mapping[str, StateSql]
 ) -> View:
     """The view at a checkpoint that is completed.
 
@@ -139,7 +146,7 @@ def view_at(
         spark: the session.
         layout: the job's storage root.
         checkpoint: its id.
-        states: by stage, a SELECT of its state then.
+        states: by stage, what makes a SELECT of its state then; by the sets that are there now.
     """
     return View(spark, checkpoint, _sinks_at(spark, layout, checkpoint), states)
 
@@ -153,7 +160,7 @@ def _sinks_at(
     """
     files = Files(spark)
     found = find_checkpoint(spark, files, layout.root, checkpoint)
-    job = _job_of(files, layout)
+    job = job_of(files, layout)
     versions: dict[str, SinkVersion] = {}
     lacking: dict[str, str] = {}
     for name, (path, begun) in found.sinks.items():
@@ -179,13 +186,3 @@ def _sinks_at(
 
 def _publishes(commit: Commit, checkpoint: int) -> bool:
     return bool(commit.note.get("published") == checkpoint)
-
-
-def _job_of(files: Files, layout: Layout) -> str:
-    """The job's name, by the writer of its facts."""
-    newest = tables.found_version(files, layout.attempts)
-    for commit in LogBack(files, layout.attempts, newest or 0).commits():
-        for writer in commit.transactions:
-            if writer.endswith("/driver"):
-                return writer.removesuffix("/driver")
-    raise NotFoundError(f"no driver has written to {layout.attempts!r}")

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -94,7 +94,9 @@ class Job:
         some = [(at, rows) for at, rows in moments if at > since]
         return sum(rows for _, rows in some[:-1]) / (some[-1][0] - some[0][0])
 
-    def _await(self, run: absflow.Run, ready: object) -> list[tuple[float, int]]:
+    def _await(
+        self, run: absflow.Run, ready: Callable[[list[tuple[float, int]]], bool]
+    ) -> list[tuple[float, int]]:
         """When each micro-batch began and its rows, once they are such."""
         (query,) = self.spark.streams.active
         end = time.monotonic() + _PATIENCE_S
@@ -104,7 +106,7 @@ class Job:
                 for progress in query.recentProgress
                 if progress.numInputRows
             ]
-            if ready(moments):  # type: ignore[operator]
+            if ready(moments):
                 return moments
             assert not run.await_termination(timeout=0.5)
         raise TimeoutError(f"not so far in {_PATIENCE_S} s: {run.progress()}")
@@ -114,7 +116,7 @@ class Job:
         since = time.monotonic()
         run = self.start(NEVER, **{"restore.from": "latest"})
         configure(self.spark, {"restore.from": ""})
-        while (run.progress().stages["stage"].batch_id or 0) < 0:
+        while run.progress().stages["stage"].batch_id < 0:
             assert not run.await_termination(timeout=0.02)
         took = time.monotonic() - since
         run.stop()

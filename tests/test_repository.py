@@ -74,7 +74,6 @@ FACT_TABLE = re.compile(r"layout\.(?:attempts|barriers|overtakes|checkpoints|req
 NAMES_FACT_TABLES = {
     "absflow/cli/reader.py": "the command line appends to requests",
     "absflow/history.py": "SQL, for people",
-    "absflow/view.py": "the job's name, by who has committed",
     "absflow/spark/control/retention.py": "a version",
     "absflow/spark/control/old_logs.py": "old commits of their logs go",
     "absflow/spark/control/tidying.py": "small files are put together",

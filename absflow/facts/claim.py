@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from absflow.errors import NotFoundError
 from absflow.facts import columns, records
 from absflow.facts.driver_table import DriverTable
 from absflow.facts.fence import Fence
@@ -20,10 +21,16 @@ from absflow.facts.writer import FactWriter
 from absflow.protocol.checkpoints import AttemptFact
 from absflow.protocol.restarts import RestartPolicy
 from absflow.storage import clock
-from absflow.storage.delta.tables import CHECKPOINTS_PROPERTIES, JOB_PROPERTIES
+from absflow.storage.delta.log_back import LogBack
+from absflow.storage.delta.tables import CHECKPOINTS_PROPERTIES, JOB_PROPERTIES, found_version
+from absflow.storage.files import Files
+from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
 
-__all__ = ["Claim", "begin_on"]
+__all__ = ["Claim", "begin_on", "job_of"]
+
+# Behind the job's name, what all its drivers commit facts as.
+_DRIVER = "/driver"
 
 
 class _RestsOnFacts(Protocol):
@@ -34,6 +41,20 @@ class _RestsOnFacts(Protocol):
 
 _Decision = TypeVar("_Decision", bound=_RestsOnFacts)
 _Begun = TypeVar("_Begun")
+
+
+def job_of(files: Files, layout: Layout) -> str:
+    """The name of the job under a storage root, by who has claimed it.
+
+    Raises:
+        NotFoundError: nobody has.
+    """
+    newest = found_version(files, layout.attempts)
+    for commit in LogBack(files, layout.attempts, newest or 0).commits():
+        for writer in commit.transactions:
+            if writer.endswith(_DRIVER):
+                return writer.removesuffix(_DRIVER)
+    raise NotFoundError(f"no driver has written to {layout.attempts!r}")
 
 
 def begin_on(
@@ -107,7 +128,7 @@ class Claim:
         self._spark = root.spark
         self._files = files
         self._layout = root.layout
-        self._app_id = f"{job}/driver"
+        self._app_id = f"{job}{_DRIVER}"
         self.driver: str = uuid.uuid4().hex
         self._fingerprint = fingerprint
         self._policy = policy

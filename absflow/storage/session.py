@@ -33,8 +33,9 @@ def wait_little(spark: SparkSession) -> None:
     """Have HDFS's client look soon whether a file is whole, unless somebody has chosen.
 
     The name node knows of a file's last block a moment after the client has sent it. The client
-    looks once at once, and then after 0.4 s: each small file takes as long. A driver whose file
-    system was made before (YARN's, of the application's own files) keeps what it has.
+    looks once at once, and then after 0.4 s: each small file takes as long. A file
+    system that was made before (YARN's, of the application's own files) keeps what it has, and
+    Spark what it writes by it; absflow's own files do not go by it (``Placed.java``).
     """
     hadoop: Any = spark.sparkContext._jsc
     conf = hadoop.hadoopConfiguration()
