@@ -56,7 +56,7 @@ def test_of_drivers_that_start_together_one_goes_on(spark: SparkSession, tmp_pat
     for code, text in zip(codes, said, strict=True):
         if code:
             assert "absflow.errors.FencedError: a commit to " in text
-            assert "has driver incarnation 1, this driver is 1" in text
+            assert "a driver that started with this one took incarnation 1 first" in text
 
     rows = spark.read.format("delta").load(str(tmp_path / "job" / "attempts")).collect()
     kinds = [(row.incarnation, row.kind) for row in sorted(rows, key=lambda row: row.at)]
