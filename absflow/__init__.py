@@ -36,11 +36,15 @@ from absflow.history import History, history
 
 if TYPE_CHECKING:
     from absflow.columnar.process import Context, Result
+    from absflow.columnar.publishing import Lane
     from absflow.columnar.row_timers import KeyTimers, Timer
+    from absflow.destinations.kafka import KafkaSink
+    from absflow.destinations.sql import SqlSink
     from absflow.job import Job
     from absflow.sinks import DeltaSink, ForeachBatchSink, Sink, SinkWrite
     from absflow.spark.control.progress import Progress
     from absflow.spark.control.run import Run
+    from absflow.transactional import TransactionalSink
     from absflow.ttl import Ttl
     from absflow.view import SinkVersion, View
     from absflow.watermark import Watermark
@@ -57,7 +61,9 @@ __all__ = [
     "History",
     "Job",
     "JobFailedError",
+    "KafkaSink",
     "KeyTimers",
+    "Lane",
     "NotFoundError",
     "PageCorruptError",
     "PageSizeError",
@@ -74,9 +80,11 @@ __all__ = [
     "Sink",
     "SinkVersion",
     "SinkWrite",
+    "SqlSink",
     "StateError",
     "StorageError",
     "Timer",
+    "TransactionalSink",
     "Ttl",
     "VersionError",
     "View",
@@ -90,14 +98,18 @@ if not TYPE_CHECKING:  # a checker that saw this would take any name for one of 
         "DeltaSink": "absflow.sinks",
         "ForeachBatchSink": "absflow.sinks",
         "Job": "absflow.job",
+        "KafkaSink": "absflow.destinations.kafka",
         "KeyTimers": "absflow.columnar.row_timers",
+        "Lane": "absflow.columnar.publishing",
         "Progress": "absflow.spark.control.progress",
         "Result": "absflow.columnar.process",
         "Run": "absflow.spark.control.run",
         "Sink": "absflow.sinks",
         "SinkVersion": "absflow.view",
         "SinkWrite": "absflow.sinks",
+        "SqlSink": "absflow.destinations.sql",
         "Timer": "absflow.columnar.row_timers",
+        "TransactionalSink": "absflow.transactional",
         "Ttl": "absflow.ttl",
         "View": "absflow.view",
         "Watermark": "absflow.watermark",

@@ -41,6 +41,7 @@ from absflow.spark.start.savepoint_writer import write_savepoint
 from absflow.spark.versions import check_versions
 from absflow.spark.worker.sendable import check_sendable
 from absflow.storage.root import StorageRoot
+from absflow.transactional import TransactionalSink
 from absflow.ttl import Ttl, declared_expiry
 from absflow.watermark import Watermark, declared_delay, root_time
 
@@ -195,7 +196,7 @@ class Job:
         )
         return self._with(node, functions, initial_state)
 
-    def sink(self, name: str, stage: Node | str, sink: Sink, *, mode: str = "immediate") -> None:
+    def sink(self, name: str, stage: Node | str, sink: Sink, *, mode: str | None = None) -> None:
         """Declare that the output of ``stage`` goes to ``sink``.
 
         Args:
@@ -205,14 +206,22 @@ class Job:
             mode: "immediate": rows are there with the micro-batch that made them, and a restore
                 takes back what came after the checkpoint. "on-checkpoint": rows are there with the
                 checkpoint that holds them, in one write, and only a restore to an older one takes
-                them back.
+                them back. Without: "on-checkpoint" for a :class:`TransactionalSink`, "immediate"
+                for others.
 
         Raises:
-            GraphError: there is no such mode.
+            GraphError: there is no such mode, or not for this sink.
         """
+        if mode is None:
+            mode = "on-checkpoint" if isinstance(sink, TransactionalSink) else "immediate"
         if mode not in {"immediate", "on-checkpoint"}:
             raise GraphError(
                 f"sink {name!r}: mode is {mode!r}, must be 'immediate' or 'on-checkpoint'"
+            )
+        if isinstance(sink, TransactionalSink) and mode == "immediate" and not sink.immediate:
+            raise GraphError(
+                f"sink {name!r}: a {type(sink).__name__} publishes with checkpoints; leave out "
+                "mode='immediate'"
             )
         given = stage.name if isinstance(stage, Node) else stage
         self._sinks.append(SinkNode(name, given, mode == "on-checkpoint"))
@@ -340,7 +349,7 @@ class Job:
     def _check_sinks_and_places(self, graph: Graph, settings: Settings) -> None:
         for name, node in graph.sinks.items():
             sink = self._targets[name]
-            if isinstance(sink, DeltaSink):
+            if isinstance(sink, DeltaSink | TransactionalSink):
                 sink.check(name, graph.stages[node.stage].output)
         root = StorageRoot.open(self._spark, settings.storage_path)
         given = {name: describe_source(frame) for name, frame in self._frames.items()}

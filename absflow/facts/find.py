@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -15,8 +15,10 @@ from absflow.facts.reading import FactReader
 from absflow.facts.records import AttemptRecord, Ready, attempts_of, details_of, ready_of
 from absflow.facts.spark_reader import SparkStorageReader
 from absflow.protocol.checkpoints import AttemptFact, Manifest
+from absflow.protocol.known import Known
 from absflow.protocol.lineage import shortened
-from absflow.protocol.recovery.attempts import Origin
+from absflow.protocol.recovery.attempts import Attempt, Origin
+from absflow.protocol.recovery.branch import Branch, branch_of
 from absflow.protocol.recovery.savepoint_writer import cut_of
 from absflow.storage.delta import tables
 from absflow.storage.files import Files
@@ -37,6 +39,7 @@ class FoundCheckpoint:
         described: its stages.
         sinks: place and version, when that attempt began, of each of its sinks.
         published: what each on-checkpoint sink held then.
+        behind: the branch that ends with it.
     """
 
     origin: Origin
@@ -46,6 +49,7 @@ class FoundCheckpoint:
     described: dict[str, Any]
     sinks: Mapping[str, Any]
     published: Mapping[str, int]
+    behind: Branch
 
 
 def attempts_there(spark: SparkSession, files: Files, layout: Layout) -> tuple[AttemptRecord, ...]:
@@ -93,4 +97,12 @@ def find_checkpoint(
         described or {},
         ready.sinks,
         ready.published,
+        _branch(root, job.attempts, known, origin),
     )
+
+
+def _branch(root: str, attempts: Sequence[Attempt], known: Known, end: Origin) -> Branch:
+    """That of an attempt which begins with the checkpoint ``end``, but for itself."""
+    begun = Attempt(max((a.attempt for a in attempts), default=0) + 1, end, ready=True)
+    found = branch_of(root, [*attempts, begun], known.attempts, known.written)
+    return replace(found, parts=found.parts[1:])

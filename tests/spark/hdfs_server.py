@@ -66,8 +66,12 @@ class Hdfs:
 
 
 @contextmanager
-def hdfs(folder: Path) -> Iterator[Hdfs]:
+def hdfs(folder: Path, *, short: bool = True) -> Iterator[Hdfs]:
     """One for the time of a block; its logs and data are in ``folder``.
+
+    Args:
+        folder: its own.
+        short: it does so little that what a JVM compiles well costs more than it gains.
 
     Raises:
         RuntimeError: it did not come up; with the ends of its logs.
@@ -81,7 +85,7 @@ def hdfs(folder: Path) -> Iterator[Hdfs]:
     _write_conf(folder / "conf/core-site.xml", {"fs.defaultFS": f"hdfs://{root}"})
     _write_conf(folder / "conf/hdfs-site.xml", _conf(folder, rest, of_data))
     command = [java(), "-cp", class_path, "-Xmx384m", "-XX:+UseSerialGC"]
-    command += ["-XX:TieredStopAtLevel=1", f"-Dhadoop.log.dir={folder}"]
+    command += [f"-Dhadoop.log.dir={folder}", *(["-XX:TieredStopAtLevel=1"] if short else [])]
     nodes = {"namenode": f"{_NODE}.namenode.NameNode", "datanode": f"{_NODE}.datanode.DataNode"}
     log = folder / "namenode.log"
     with log.open("w") as out:

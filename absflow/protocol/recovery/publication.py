@@ -13,14 +13,14 @@ checkpoint store in the place of the sink's own state).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from absflow.protocol.recovery.attempts import Attempt
 from absflow.protocol.recovery.branch import branch_ids
 from absflow.protocol.recovery.savepoint_writer import WrittenSavepoint
 
-__all__ = ["Publication", "unpublished"]
+__all__ = ["Owed", "Publication", "unpublished"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,21 @@ class Publication:
     checkpoint_id: int
     after: int
     attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """What is known of an on-checkpoint sink when a driver starts.
+
+    Attributes:
+        missing: what it must publish before anything else, in order.
+        begun_with: the newest checkpoint that it held when the attempt began.
+        noted: the newest that it is known to hold.
+    """
+
+    missing: Sequence[Publication]
+    begun_with: int
+    noted: int
 
 
 def unpublished(

@@ -37,7 +37,7 @@ from absflow.spark.control.finaliser import Finaliser, ManifestReady
 from absflow.spark.control.lookout import Lookout
 from absflow.spark.control.occupation import Occupation
 from absflow.spark.control.progress import Progress
-from absflow.spark.control.publisher import PublicationFailed, Publisher
+from absflow.spark.control.publisher import Publisher
 from absflow.spark.control.queries import Queries
 from absflow.spark.control.query import ChainQuery
 from absflow.spark.control.retention import Retention
@@ -64,7 +64,6 @@ _Posted = (
     | QueryIdle
     | QueryDied
     | ManifestReady
-    | PublicationFailed
     | FactWanted
     | SavepointRequest
     | Deletion
@@ -109,6 +108,7 @@ class JobLoop:
                 clock.steady_ms,
                 clock.now_ms,
             )
+            self._publisher = self._new_publisher()
         except BaseException:  # nobody will have this run, to end it
             prepared.claim.lock.release()
             raise
@@ -156,6 +156,7 @@ class JobLoop:
             stages=self._queries.progress(),
             thread=self._occupation.load(time.monotonic(), self._events.qsize()),
             retention=self._retention.progress,
+            sinks=self._publisher.progress,
         )
 
     def ask(
@@ -175,7 +176,6 @@ class JobLoop:
     def start(self) -> None:
         """Start the queries and the thread."""
         self._spark.streams.addListener(self._listener)
-        self._publisher = self._start_publisher()
         self._finaliser = Finaliser(
             self._prepared.facts.with_channel_state, self._backpressure.load, self._events.put
         )
@@ -186,6 +186,7 @@ class JobLoop:
         self._session.enter_context(conf_set(self._spark, self._prepared.session))
         self._session.enter_context(self._root.files.only_writer(self._root.layout.own_tables))
         try:
+            self._publisher.start()
             self._coordinator.begin(self._prepared.recovered)
             self._retention.start(self._coordinator)
             self._queries.start(
@@ -311,12 +312,6 @@ class JobLoop:
                 event.write(self._coordinator)
             case SavepointRequest():
                 return self._savepoints.trigger(event)
-            case PublicationFailed(sink, checkpoint_id, error):
-                raise JobFailedError(
-                    f"job {self._graph.job!r} gave up: checkpoint {checkpoint_id} could not be "
-                    f"published to sink {sink!r}. Nothing is lost: mend the cause and start the "
-                    f"job again, which makes it good. The error: {without_stack(str(error))}"
-                ) from error
             case Exception():
                 raise event
             case _:
@@ -334,16 +329,16 @@ class JobLoop:
         except StorageError:  # the next look may do better, and each write looks for itself
             _LOG.warning("could not look for a newer driver", exc_info=True)
 
-    def _start_publisher(self) -> Publisher:
+    def _new_publisher(self) -> Publisher:
         return Publisher(
             self._root,
             self._job,
             self._attempt,
-            self._prepared.publications,
+            self._prepared.owed,
+            self._prepared.branch,
             self._prepared.newest_completed,
             self._settings.restart_policy,
-            self._prepared.claim.fence,
-            self._events.put,
+            self._prepared.claim,
         )
 
     def _end(self) -> None:
@@ -386,7 +381,8 @@ class JobLoop:
         self._queries.stop()
         self._finaliser.close()
         # Last, for it publishes what has completed until now.
-        self._publisher.close()
+        unpublished = self._publisher.close()
+        self.failure = self.failure or unpublished
         self._session.close()
         self._spark.streams.removeListener(self._listener)
 

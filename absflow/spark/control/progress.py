@@ -10,7 +10,7 @@ from absflow.protocol.load import Load
 from absflow.protocol.retention.failures import Failure
 from absflow.spark.control.occupation import ThreadLoad
 
-__all__ = ["Progress", "RetentionProgress", "StageProgress"]
+__all__ = ["Progress", "RetentionProgress", "SinkProgress", "StageProgress"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,25 @@ class RetentionProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class SinkProgress:
+    """How far an on-checkpoint sink is.
+
+    Attributes:
+        published: the newest checkpoint whose rows it has; 0 if it has none.
+        waiting: so many completed checkpoints are still to be published.
+        waiting_s: how long the oldest of them has waited in this run, in seconds.
+        failures: how many tries to publish that one have failed.
+        error: what the last of them said; "" if none has failed.
+    """
+
+    published: int = 0
+    waiting: int = 0
+    waiting_s: float = 0.0
+    failures: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far a run is.
 
@@ -60,6 +79,7 @@ class Progress:
         stages: by name in topological order.
         thread: what the job's thread does with its time; every stage reports to it.
         retention: what of retention fails.
+        sinks: the on-checkpoint sinks, by name.
     """
 
     checkpoint_id: int
@@ -68,3 +88,4 @@ class Progress:
     stages: Mapping[str, StageProgress]
     thread: ThreadLoad = field(default_factory=ThreadLoad)
     retention: RetentionProgress = field(default_factory=RetentionProgress)
+    sinks: Mapping[str, SinkProgress] = field(default_factory=dict)

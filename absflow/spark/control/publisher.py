@@ -1,157 +1,278 @@
 """The second phase of on-checkpoint sinks: what a completed checkpoint holds becomes visible.
 
-One thread publishes checkpoint after checkpoint, in order, each in one write per sink. Behind each
-write it notes how far the sink is. A kill between the two repeats the write, which the sink knows
-by its id (Delta skips it); a kill before the write leaves it to whoever starts next, for what is
-owed follows from the facts (:mod:`absflow.protocol.recovery.publication`).
+Each sink has a thread of its own, which publishes checkpoint after checkpoint, in order, so that a
+destination that is down holds back nothing but itself. What fails is tried again, less and less
+often, for as long as the job runs: rows wait in their channel, and retention keeps them. Behind
+each publication a note says how far the sink is. A kill between the two repeats the publication,
+which the sink knows by its id (Delta skips it) or by its marker; a kill before it leaves it to
+whoever starts next, for what is owed follows from the facts
+(:mod:`absflow.protocol.recovery.publication`).
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from absflow.columnar.pages import CHANNEL_FIELDS, TIME_FIELDS, PageKind
-from absflow.errors import FencedError
-from absflow.facts.fence import Fence
-from absflow.protocol.recovery.publication import Publication
+from absflow.columnar.pages import CHANNEL_FIELDS, ORDER_FIELDS, TIME_FIELDS, PageKind
+from absflow.errors import FencedError, JobFailedError
+from absflow.facts.claim import Claim
+from absflow.protocol.recovery.branch import Branch
+from absflow.protocol.recovery.publication import Owed, Publication
 from absflow.protocol.restarts import RestartPolicy, Restarts, on_failure
-from absflow.sinks import SinkPublication
+from absflow.sinks import Sink, SinkPublication
+from absflow.spark.control.failures import without_stack
+from absflow.spark.control.lanes import Lanes
+from absflow.spark.control.progress import SinkProgress
 from absflow.spark.model import JobSpec
+from absflow.storage import clock
 from absflow.storage.delta import tables
 from absflow.storage.root import StorageRoot
+from absflow.transactional import TransactionalSink
 
-__all__ = ["PublicationFailed", "Publisher"]
+__all__ = ["Publisher"]
 
 _LOG = logging.getLogger(__name__)
 _POOL = "absflow-publisher"
-
-
-@dataclass(frozen=True, slots=True)
-class PublicationFailed:
-    """A checkpoint could not be published, and it was tried often enough."""
-
-    sink: str
-    checkpoint_id: int
-    error: Exception
+_ORDER = [field.name for field in ORDER_FIELDS]
+_OWN = [field.name for field in (*CHANNEL_FIELDS, *TIME_FIELDS)]
 
 
 class Publisher:
-    """The publisher of one driver's run of a job."""
+    """The publications of one driver's run of a job."""
 
     def __init__(
         self,
         root: StorageRoot,
         job: JobSpec,
         attempt: int,
-        missing: Mapping[str, Sequence[Publication]],
+        owed: Mapping[str, Owed],
+        branch: Branch,
         newest: int,
         policy: RestartPolicy,
-        fence: Fence,
-        post: Callable[[PublicationFailed], None],
+        claim: Claim,
     ) -> None:
-        """Start the thread, which publishes what is missing first.
+        """Nothing is published before :meth:`start`.
 
         Args:
             root: the storage root.
             job: the job.
             attempt: the job's attempt.
-            missing: by sink, what must be published before anything else.
+            owed: by sink, what must be published before anything else.
+            branch: of the job.
             newest: the newest completed checkpoint on the branch; 0 if there is none.
-            policy: how often and when a failed write is tried again.
-            fence: asked before each write.
-            post: called when it is given up.
+            policy: when a failed write is tried again, and how often once the job ends.
+            claim: this driver's; its fence is asked before each write.
         """
-        self._spark = root.spark
-        self._files = root.files
+        self._root = root
         self._job = job
-        self._layout = root.layout
         self._attempt = attempt
-        self._missing = missing
         self._newest = newest
         self._policy = policy
-        self._fence = fence
-        self._post = post
-        self._closing = threading.Event()
-        self._waiting: queue.Queue[int | None] = queue.Queue()
-        self._thread = threading.Thread(target=self._run, name="absflow-publisher", daemon=True)
-        self._thread.start()
+        self._claim = claim
+        self._outboxes = {name: self._outbox(name, each, branch) for name, each in owed.items()}
+
+    def start(self) -> None:
+        """Start the threads.
+
+        Raises:
+            Exception: a destination does not let its lanes be claimed, and the job is new: what is
+                wrong may be the job.
+        """
+        if not self._newest:
+            for outbox in self._outboxes.values():
+                outbox.claim()
+        for outbox in self._outboxes.values():
+            outbox.start()
+
+    @property
+    def progress(self) -> dict[str, SinkProgress]:
+        """How far each sink is."""
+        now = clock.steady_ms()
+        return {name: outbox.progress(now) for name, outbox in self._outboxes.items()}
 
     def submit(self, checkpoint_id: int) -> None:
         """Publish a checkpoint that has completed."""
-        self._waiting.put(checkpoint_id)
+        if checkpoint_id < self._newest:
+            return  # a late savepoint: what it holds went out with a later checkpoint
+        publication = Publication(checkpoint_id, self._newest, self._attempt)
+        for outbox in self._outboxes.values():
+            outbox.put(publication)
+        self._newest = checkpoint_id
 
-    def close(self) -> None:
-        """Publish what was submitted, without trying again what fails, and end the thread."""
-        self._closing.set()
-        self._waiting.put(None)
-        self._thread.join()
+    def close(self) -> JobFailedError | None:
+        """Publish what was submitted, and end the threads; what could not be, often enough."""
+        for outbox in self._outboxes.values():
+            outbox.close()
+        failures = {name: outbox.join() for name, outbox in self._outboxes.items()}
+        found = [(name, *failure) for name, failure in failures.items() if failure is not None]
+        if not found:
+            return None
+        words = "; ".join(
+            f"checkpoint {publication.checkpoint_id} could not be published to sink {name!r}: "
+            f"{without_stack(str(error))}"
+            for name, publication, error in found
+        )
+        failed = JobFailedError(
+            f"job {self._job.graph.job!r} has stopped, but {words}. Nothing is lost: mend the "
+            "cause and start the job again, which makes it good"
+        )
+        failed.__cause__ = found[0][2]
+        return failed
 
-    def _run(self) -> None:
-        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
-        for sink, missing in self._missing.items():
-            for publication in missing:
-                if not self._publish(sink, publication):
-                    return
-        while (checkpoint_id := self._waiting.get()) is not None:
-            if checkpoint_id < self._newest:
-                continue  # a late savepoint: what it holds went out with a later checkpoint
-            publication = Publication(checkpoint_id, self._newest, self._attempt)
-            for sink in self._missing:
-                if not self._publish(sink, publication):
-                    return
-            self._newest = checkpoint_id
+    def _outbox(self, name: str, owed: Owed, branch: Branch) -> _Outbox:
+        sink = self._job.sinks[name]
+        if not isinstance(sink, TransactionalSink):
+            return _Outbox(self, name, owed, None)
+        job_id = tables.table_id(self._root.spark, self._root.layout.attempts)
+        driver = self._claim.incarnation
+        lanes = Lanes(sink, name, job_id, driver, branch, owed.begun_with, owed.noted)
+        return _Outbox(self, name, owed, lanes)
 
-    def _publish(self, sink: str, publication: Publication) -> bool:
-        """Publish, until it is done or has failed too often; whether it is done."""
-        tried = Restarts()
-        while True:
-            try:
-                self._fence.check()
-                self._write(sink, publication)
-            except FencedError:
-                return False  # the job's thread sees it, too; the newer driver makes it good
-            except (
-                Exception
-            ) as error:  # whatever it is, it must be known: the rows are missing there
-                tried, delay = on_failure(self._policy, tried, 0, 0)
-                _LOG.exception("sink %s, checkpoint %d", sink, publication.checkpoint_id)
-                if delay is None or self._closing.wait(delay / 1000):
-                    self._post(PublicationFailed(sink, publication.checkpoint_id, error))
-                    return False
-            else:
-                _LOG.info("checkpoint %d published to sink %s", publication.checkpoint_id, sink)
-                return True
+    def _write(self, sink: str, publication: Publication, lanes: Lanes | None) -> None:
+        """Publish, unless it is there; then note it."""
+        self._claim.fence.check()
+        if lanes is None:
+            self._write_once(sink, self._job.sinks[sink], publication)
+        elif not lanes.holds(publication):
+            rows = self._rows(sink, publication)
+            lanes.publish(rows.drop(*(name for name in _OWN if name not in _ORDER)), publication)
+        note = self._root.layout.published(sink, self._attempt)
+        self._root.files.write(note, str(publication.checkpoint_id))
 
-    def _write(self, sink: str, publication: Publication) -> None:
+    def _write_once(self, name: str, sink: Sink, publication: Publication) -> None:
         graph = self._job.graph
-        stage = graph.sinks[sink].stage
         made = SinkPublication(
             graph.job,
-            sink,
-            stage,
+            name,
+            graph.sinks[name].stage,
             self._attempt,
             publication.checkpoint_id,
             publication.after,
         )
-        channel = self._layout.channel(stage, publication.attempt)
-        rows = tables.read(self._spark, channel).where(
+        sink.write(_in_order(self._rows(name, publication)), made)
+
+    def _rows(self, sink: str, publication: Publication) -> DataFrame:
+        """The rows of a channel that a publication brings."""
+        stage = self._job.graph.sinks[sink].stage
+        channel = self._root.layout.channel(stage, publication.attempt)
+        return tables.read(self._root.spark, channel).where(
             (F.col("_epoch") > publication.after)
             & (F.col("_epoch") <= publication.checkpoint_id)
             & (F.col("_kind") == PageKind.DATA.value)
         )
-        self._job.sinks[sink].write(_in_order(rows), made)
-        note = self._layout.published(sink, self._attempt)
-        self._files.write(note, str(publication.checkpoint_id))
+
+
+class _Outbox:
+    """What waits for one sink, and the thread that publishes it."""
+
+    def __init__(self, publisher: Publisher, sink: str, owed: Owed, lanes: Lanes | None) -> None:
+        self._publisher = publisher
+        self._sink = sink
+        self._lanes = lanes
+        self._changed = threading.Condition()
+        now = clock.steady_ms()
+        # With the time since when each waits.
+        self._waiting = deque((publication, now) for publication in owed.missing)
+        self._closing = False
+        self._said = SinkProgress(published=owed.noted)
+        self._failure: tuple[Publication, Exception] | None = None
+        self._thread = threading.Thread(
+            target=self._run, name=f"absflow-publisher-{sink}", daemon=True
+        )
+
+    def claim(self) -> None:
+        """Fence older drivers, where that is a step of its own."""
+        if self._lanes is not None:
+            self._lanes.claim()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, publication: Publication) -> None:
+        with self._changed:
+            self._waiting.append((publication, clock.steady_ms()))
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Let the thread end once nothing waits, or what does has failed often enough."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+
+    def join(self) -> tuple[Publication, Exception] | None:
+        """Wait for the thread's end; what it could not publish."""
+        if self._thread.is_alive():
+            self._thread.join()
+        return self._failure
+
+    def progress(self, now_ms: int) -> SinkProgress:
+        with self._changed:
+            if not self._waiting:
+                return self._said
+            age_s = (now_ms - self._waiting[0][1]) / 1000
+            return replace(self._said, waiting=len(self._waiting), waiting_s=age_s)
+
+    def _run(self) -> None:
+        sc = self._publisher._root.spark.sparkContext
+        sc.setLocalProperty("spark.scheduler.pool", _POOL)
+        while (publication := self._next()) is not None:
+            if not self._publish(publication):
+                return
+            with self._changed:
+                self._waiting.popleft()
+                self._said = SinkProgress(published=publication.checkpoint_id)
+
+    def _next(self) -> Publication | None:
+        """The publication to make; None once there will be none."""
+        with self._changed:
+            while not self._waiting:
+                if self._closing:
+                    return None
+                self._changed.wait()
+            return self._waiting[0][0]
+
+    def _publish(self, publication: Publication) -> bool:
+        """Publish, until it is done or has failed too often at the job's end; whether it is."""
+        tried, policy = Restarts(), self._publisher._policy
+        while True:
+            try:
+                self._publisher._write(self._sink, publication, self._lanes)
+            except FencedError:
+                _LOG.warning("sink %s: a newer driver publishes", self._sink, exc_info=True)
+                return False  # the job's thread sees it, too; the newer driver makes it good
+            except Exception as error:  # of any destination; it is seen in the progress
+                _LOG.exception("sink %s, checkpoint %d", self._sink, publication.checkpoint_id)
+                tried, delay = on_failure(policy, tried, 0, 0)
+                if delay is None and self._closing:
+                    self._failure = publication, error
+                    return False
+                self._note(error)
+                self._wait(policy.max_ms if delay is None else delay)
+            else:
+                _LOG.info(
+                    "checkpoint %d published to sink %s", publication.checkpoint_id, self._sink
+                )
+                return True
+
+    def _note(self, error: Exception) -> None:
+        with self._changed:
+            said = self._said
+            self._said = replace(said, failures=said.failures + 1, error=without_stack(str(error)))
+
+    def _wait(self, delay_ms: int) -> None:
+        """Not longer once the job ends."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing, delay_ms / 1000)
 
 
 def _in_order(rows: DataFrame) -> DataFrame:
     """The bare rows; those of a key group in one partition, in the order they were emitted in."""
     together = rows.repartition("_key_group").sortWithinPartitions("_key_group", "_seq")
-    return together.drop(*(field.name for field in (*CHANNEL_FIELDS, *TIME_FIELDS)))
+    return together.drop(*_OWN)

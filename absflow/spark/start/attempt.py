@@ -29,8 +29,7 @@ from absflow.columnar.pages import channel_schema
 from absflow.errors import AbsflowError, FencedError, GraphError
 from absflow.facts.claim import Claim, begin_on
 from absflow.facts.lock import hold
-from absflow.facts.published import published_by
-from absflow.facts.records import Ready, attempts_of
+from absflow.facts.records import Ready
 from absflow.facts.writer import FactWriter
 from absflow.graph.description import describe, fingerprint, topology
 from absflow.protocol import event_time
@@ -38,13 +37,14 @@ from absflow.protocol.checkpoints import AttemptFact
 from absflow.protocol.coordinator.messages import Action, Policy
 from absflow.protocol.coordinator.pending import Coordinator
 from absflow.protocol.event_time import EventTime
-from absflow.protocol.recovery import publication
-from absflow.protocol.recovery.attempts import Attempt, Origin, Restore
-from absflow.protocol.recovery.publication import Publication
+from absflow.protocol.recovery.attempts import Origin, Restore
+from absflow.protocol.recovery.branch import Branch
+from absflow.protocol.recovery.publication import Owed
 from absflow.settings.reading import Settings
 from absflow.sinks import DeltaSink, SinkPublication, SinkWrite
 from absflow.spark.model import ControlStart, JobSpec
 from absflow.spark.start.decision import StartDecision, decide_start
+from absflow.spark.start.owed import held_at_start, owed_at_start
 from absflow.spark.start.ranges import choose_ranges
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.start.restore_run import bring_state, put_sinks_back
@@ -56,6 +56,7 @@ from absflow.storage import clock, state_history
 from absflow.storage.delta import tables, transactions
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
+from absflow.transactional import TransactionalSink
 
 __all__ = ["PreparedAttempt", "prepare_attempt", "prepare_sinks"]
 
@@ -78,7 +79,8 @@ class PreparedAttempt:
         session: the session's conf in which sources give their rows in the attempt's order.
         coordinator: the coordinator's state, as the facts have it.
         recovered: what the coordinator asks for before anything else.
-        publications: by on-checkpoint sink, what must be published before anything else.
+        owed: what each on-checkpoint sink must publish before anything else.
+        branch: of the job as it is now; empty if it has no on-checkpoint sink.
         newest_completed: the newest completed checkpoint on the branch; 0 if there is none.
         times: of each stage with event time what it began the attempt with.
     """
@@ -94,7 +96,8 @@ class PreparedAttempt:
     session: RowOrder
     coordinator: Coordinator
     recovered: tuple[Action, ...]
-    publications: Mapping[str, Sequence[Publication]]
+    owed: Mapping[str, Owed]
+    branch: Branch
     newest_completed: int
     times: Mapping[str, EventTime]
 
@@ -144,7 +147,15 @@ def prepare_sinks(root: StorageRoot, job: JobSpec, decision: StartDecision | Non
     wider = decision is not None and restore is None and decision.origin is not None
     for name, node in job.graph.sinks.items():
         sink, output = job.sinks[name], job.graph.stages[node.stage].output
-        sink.prepare(root.spark, output)
+        try:
+            sink.prepare(root.spark, output)
+        except AbsflowError:
+            raise
+        except Exception:  # of any destination
+            if not isinstance(sink, TransactionalSink) or decision is None or not decision.ready:
+                raise
+            # It has worked; while it is down, its rows wait.
+            _LOG.warning("sink %s: %s does not answer", name, sink.describe(), exc_info=True)
         # A table that a restore has found is compared by the plan, as it will be then.
         compared = restore is not None and restore.sinks[name].now is not None
         if isinstance(sink, DeltaSink) and not compared:
@@ -207,6 +218,7 @@ def _prepare(
     coordinator, recovered = facts.recover(
         topology(job.graph), _policy(job.settings), clock.steady_ms(), origin, full=ready.full
     )
+    owed, branch = owed_at_start(root, job, decision, ready, facts)
     return PreparedAttempt(
         layout=root.layout,
         attempt=attempt,
@@ -219,7 +231,8 @@ def _prepare(
         session=row_order_conf(next(iter(stages.values())).get("order", {})),
         coordinator=coordinator,
         recovered=recovered,
-        publications=_publications(root, job, decision, ready, facts),
+        owed=owed,
+        branch=branch,
         newest_completed=coordinator.completed_id or (origin.checkpoint_id if origin else 0),
         times={name: event_time.from_json(text) for name, text in ready.times.items()},
     )
@@ -317,7 +330,7 @@ def _make_ready(
         control=(barriers, overtakes),
         full=decision.restore is not None and decision.restore.full,
         sinks={name: sink.position(root.spark) for name, sink in job.sinks.items()},
-        published=_published(root, job, decision),
+        published=held_at_start(root, job, decision),
         on_checkpoint=dict(job.graph.published),
         times=_times(job, decision.restore),
     )
@@ -339,45 +352,3 @@ def _times(job: JobSpec, restore: RestorePlan | None) -> dict[str, str]:
                 time, fits[name].time, restore.origin.checkpoint_id, senders
             )
     return {name: event_time.to_json(time) for name, time in times.items()}
-
-
-def _published(root: StorageRoot, job: JobSpec, decision: StartDecision) -> dict[str, int]:
-    """The newest checkpoint that each on-checkpoint sink holds when a new attempt begins."""
-    restore = decision.restore
-    if restore is None:
-        return dict.fromkeys(job.graph.published, 0)
-    held: dict[str, int] = {}
-    for name in job.graph.published:
-        # Looked up behind the claim, after which no older driver publishes.
-        noted = published_by(root.files, root.layout, restore.taken_in, name)
-        held[name] = restore.held(name, noted)
-    return held
-
-
-def _publications(
-    root: StorageRoot,
-    job: JobSpec,
-    decision: StartDecision,
-    ready: Ready,
-    facts: FactWriter,
-) -> dict[str, list[Publication]]:
-    """By on-checkpoint sink, the checkpoints that completed and were not published."""
-    if not job.graph.published:
-        return {}
-    attempts = [a for a in attempts_of(decision.facts) if a.attempt != decision.attempt]
-    attempts.append(Attempt(decision.attempt, decision.origin, ready=True))
-    published: dict[str, int] = {}
-    for name in job.graph.published:
-        if name not in ready.published:
-            raise GraphError(
-                f"on-checkpoint sink {name!r} is new, and what it has missed is not known; "
-                "restore from a checkpoint (spark.absflow.restore.from=latest)"
-            )
-        noted = published_by(root.files, root.layout, decision.attempt, name)
-        published[name] = ready.published[name] if noted is None else noted
-    root_path = root.layout.root
-    completed, written = facts.completed(root_path, attempts, min(published.values()))
-    return {
-        name: publication.unpublished(root_path, attempts, completed, written, last)
-        for name, last in published.items()
-    }

@@ -24,9 +24,12 @@ from absflow.spark.sources.positions import copies_since, unreadable
 from absflow.spark.start.restore_files import missing_files
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.start.sink_columns import SinkOutput, fit_output
+from absflow.spark.start.sink_lanes import plan_lanes
+from absflow.storage.delta import tables
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
+from absflow.transactional import TransactionalSink
 
 __all__ = ["plan_restore"]
 
@@ -56,7 +59,7 @@ def plan_restore(root: StorageRoot, job: JobSpec, start: Restore) -> RestorePlan
         allow_dropped=job.settings.restore_allow_dropped_state,
     )
     matched = matching.fit(found.manifest, found.described, describe(job.graph), declared)
-    sinks, differences = _plan_sinks(spark, job, found, fork)
+    sinks, differences = _plan_sinks(root, job, found, fork)
     problems = _due_to_go(spark, root.files, found)
     problems += [*matched.problems, *(p for sink in sinks.values() for p in sink.problems)]
     problems += [] if fork else _written_by_several(sinks)
@@ -135,26 +138,26 @@ def _due_to_go(spark: SparkSession, files: Files, found: FoundCheckpoint) -> lis
 
 
 def _plan_sinks(
-    spark: SparkSession, job: JobSpec, found: FoundCheckpoint, fork: bool
+    root: StorageRoot, job: JobSpec, found: FoundCheckpoint, fork: bool
 ) -> tuple[dict[str, SinkRestore], list[str]]:
     """What happens to each sink, and what of it is a difference, in words."""
     sinks: dict[str, SinkRestore] = {}
     differences: list[str] = []
     for name, sink in job.sinks.items():
-        sinks[name] = _plan_sink(spark, job, name, found, fork)
+        sinks[name] = _plan_sink(root, job, name, found, fork)
         if isinstance(sink, DeltaSink):
             stage = job.graph.sinks[name].stage
             columns = job.graph.stages[stage].output
             output = SinkOutput(name, job.graph.job, stage, columns, fork)
-            sinks[name], changed = fit_output(spark, output, sinks[name])
+            sinks[name], changed = fit_output(root.spark, output, sinks[name])
             differences += changed
     return sinks, differences
 
 
 def _plan_sink(
-    spark: SparkSession, job: JobSpec, name: str, found: FoundCheckpoint, fork: bool
+    root: StorageRoot, job: JobSpec, name: str, found: FoundCheckpoint, fork: bool
 ) -> SinkRestore:
-    sink, there = job.sinks[name], found.sinks
+    spark, sink, there = root.spark, job.sinks[name], found.sinks
     place, version = sink.position(spark)
     # By their places: a sink that has another name now writes the table that it wrote then.
     begun = {path: began_at for path, began_at in there.values() if path}
@@ -173,6 +176,9 @@ def _plan_sink(
         return SinkRestore(
             place, version, new=True, note="new: it gets the rows after the checkpoint only"
         )
+    if isinstance(sink, TransactionalSink):
+        job_id = tables.table_id(spark, root.layout.attempts)
+        return plan_lanes(sink, job_id, name, found.behind)
     cut = SinkCut(job.graph.job, found.attempt, found.cut, begun.get(place))
     return sink.plan_restore(spark, cut)
 

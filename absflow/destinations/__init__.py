@@ -1,0 +1,1 @@
+"""Destinations with transactions outside Spark, each a :class:`absflow.TransactionalSink`."""
