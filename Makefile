@@ -43,10 +43,10 @@ lint: setup ## ruff, mypy, direction of imports
 check: lint ## lint, and the tests that need no JVM, in three minutes: before every commit
 	@$(BIN)/python -m pytest --numprocesses 2 -m "not spark"
 
-chaos: setup .cache/jvm/classes.jsa ## kill the driver with SIGKILL KILLS=120 times, from SEED= (JOB=generator, flights or clock; STORE=s3 or hdfs)
+chaos: setup .cache/jvm/classes.jsa ## kill the driver with SIGKILL KILLS=120 times, from SEED= (JOB=generator, flights or clock; STORE=s3 or hdfs; SINK=kafka or postgres)
 	@$(BIN)/python tests/chaos/chaos.py \
 	  $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(JOB),--job $(JOB)) \
-	  $(if $(STORE),--store $(STORE))
+	  $(if $(STORE),--store $(STORE)) $(if $(SINK),--sink $(SINK))
 
 bench: setup .venv/.bench .venv-flink/.setup .venv-bytewax/.setup .venv-pathway/.setup ## run each program in benchmarks/, with peers (WRITE=1: figures into docs/figures; QUICK=1: fewer and shorter runs, in 25 minutes)
 	@if [ -n "$(QUICK)" ] && [ -n "$(WRITE)" ]; then \

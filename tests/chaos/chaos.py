@@ -20,11 +20,13 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import evidence
 from anomalies import Anomaly, Kind, Life
+from destinations import OUTSIDE, Outside
 from generator import SINK_MODES
 from lives import ChaosError, Death, End, deal, live
 from places import STORES, Place, Stores
@@ -137,7 +139,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument("--job", choices=JOBS, action="append", help="only this job")
     parser.add_argument("--store", choices=STORES, default="disk", help="what it writes to")
+    parser.add_argument("--sink", choices=OUTSIDE, help="a sink outside; only the generator job")
     asked = parser.parse_args()
+    jobs = ["generator"] if asked.sink else asked.job
     # So that a driver is buried whatever ends this program: its session would outlive it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console = Console(highlight=False, soft_wrap=True)
@@ -145,14 +149,17 @@ def main() -> int:
     repeat = f"make chaos SEED={asked.seed} KILLS={asked.kills}"
     repeat += f" JOB={asked.job[0]}" if asked.job else ""
     repeat += f" STORE={asked.store}" if asked.store != "disk" else ""
+    repeat += f" SINK={asked.sink}" if asked.sink else ""
     console.print(f"seed {asked.seed}; the same again: {repeat}")
     failure = None
-    server = root / "server"
-    server.mkdir()
-    with _progress(console) as progress, STORES[asked.store](server) as stores:
-        loop = Loop(root, asked.seed, progress, stores)
+    for name in ("server", "outside"):
+        (root / name).mkdir()
+    outside = OUTSIDE[asked.sink](root / "outside") if asked.sink else nullcontext()
+    stores = STORES[asked.store](root / "server")
+    with _progress(console) as progress, stores as places, outside as destination:
+        loop = Loop(root, asked.seed, progress, places, destination)
         try:
-            loop.run(_shares(asked.kills, asked.job or JOBS))
+            loop.run(_shares(asked.kills, jobs or JOBS))
         except ChaosError as error:
             failure = error
     console.print(*_summary(loop.rounds), sep="\n")
@@ -182,8 +189,11 @@ def _shares(kills: int, jobs: Sequence[str]) -> dict[str, int]:
 class Loop:
     """Rounds of all jobs, shown as they go."""
 
-    def __init__(self, root: Path, seed: int, progress: Progress, stores: Stores) -> None:
+    def __init__(
+        self, root: Path, seed: int, progress: Progress, stores: Stores, outside: Outside | None
+    ) -> None:
         self._root, self._seed, self._progress, self._stores = root, seed, progress, stores
+        self._outside = outside
         self._chance = random.Random(seed)
         self.rounds: dict[str, list[Round]] = {}
 
@@ -208,7 +218,8 @@ class Loop:
                 mode, sink = next(turn)
                 victim = self._victim(job, folder, sink, mode)
                 kills_now = min(left, KILLS_OF_A_ROUND, -(-kills // len(modes)))
-                orders = deal(self._chance, kills_now, met(self.all_rounds()), sink, mode)
+                known, outside = met(self.all_rounds()), self._outside is not None
+                orders = deal(self._chance, kills_now, known, sink, mode, outside=outside)
 
                 def report(life: Life, job: str = job, how: str = f"{mode}, {sink}") -> None:
                     self._progress.advance(task)
@@ -223,7 +234,7 @@ class Loop:
     def _victim(self, job: str, folder: Path, sink_mode: str, mode: str) -> Victim:
         place = self._stores(folder.name, folder)
         if job == "generator":
-            return Generator(place, self._seed, sink_mode, mode)
+            return Generator(place, self._seed, sink_mode, mode, self._outside)
         if job == "clock":
             return Clock(place, self._seed, sink_mode, mode)
         return Flights(place, sink_mode, mode)

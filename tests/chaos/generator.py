@@ -8,7 +8,8 @@
 
 ``spark-submit points.py generator.py ROOT SINKS SINK_MODE`` runs it over the files below ``ROOT``
 until there is a file ``ROOT/finish``; with ``tail`` behind that, there is a fourth stage between
-``join`` and the sink, and the edge between them can be direct. ``right`` is slow, so that rows of
+``join`` and the sink, and the edge between them can be direct. With ``outside=KIND,WHERE,NAME`` its
+rows go outside, too (:mod:`outside`). ``right`` is slow, so that rows of
 ``left`` are held for it. Every row has an id of its own, a key, and its number among the rows of
 its key; ``left`` and ``right`` count the rows of a key themselves and put that number beside it. A
 group is a function of the key, so rows of one key that take the same way stay in order to the very
@@ -30,6 +31,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from outside import outside_sink
 from pyspark.sql import SparkSession
 
 import absflow
@@ -195,9 +197,15 @@ def join(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.R
 
 
 def declare(
-    spark: SparkSession, root: Path, sinks: str, sink_mode: str, *, tail: bool
+    spark: SparkSession,
+    root: Path,
+    sinks: str,
+    sink_mode: str,
+    *,
+    tail: bool,
+    outside: absflow.Sink | None = None,
 ) -> absflow.Job:
-    """The job over the files below ``root``, with its sink below ``sinks``."""
+    """The job over the files below ``root``, with its sink below ``sinks``, and one outside."""
     job = absflow.Job("generator", spark)
 
     def source(name: str) -> Any:
@@ -215,13 +223,17 @@ def declare(
     if tail:
         last = stage("tail", last, "via", counts, join)
     job.sink("out", last, absflow.DeltaSink(f"{sinks}/sink"), mode=sink_mode)
+    if outside is not None:
+        job.sink("outside", last, outside, mode="on-checkpoint")
     return job
 
 
 def main(root: Path, sinks: str, sink_mode: str, *more: str) -> None:
     """Run the job until it is asked to finish."""
     spark = SparkSession.builder.appName("generator").getOrCreate()
-    run = declare(spark, root, sinks, sink_mode, tail="tail" in more).start()
+    places = [each.removeprefix("outside=") for each in more if each.startswith("outside=")]
+    outside = outside_sink(*places[0].split(",")) if places else None
+    run = declare(spark, root, sinks, sink_mode, tail="tail" in more, outside=outside).start()
     while not run.await_termination(timeout=0.2):
         if (root / "finish").exists():
             run.stop()

@@ -9,14 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
 import pyspark
 from anomalies import Life
+from outside import LANE_POINTS
 from points import (
     ALL_POINTS,
+    OUTSIDE_POINTS,
     OVERTAKE_POINTS,
     POINTS,
     PUBLICATION_POINTS,
@@ -34,6 +36,14 @@ CHECKOUT = HERE.parent.parent
 # A driver that has not come to its point by then is killed all the same.
 LONGEST_S = 150
 _POLL_S = 0.05
+# Of a driver with a sink outside, beside those of the sink.
+_AROUND_PUBLICATION = (
+    "before checkpoints commit",
+    "after checkpoints commit",
+    "before claim of the storage root",
+    "after claim of the storage root",
+    "after seeding of a stage",
+)
 _CLASS_PATH = "spark.driver.extraClassPath"
 
 
@@ -60,12 +70,14 @@ class Death:
             is killed from outside.
         delay_ms: how long behind that.
         start: the one of :data:`STARTS` by which the life begins.
+        wound: where, and at which time, a Python worker is killed before that.
     """
 
     point: str | None
     number: int
     delay_ms: int = 0
     start: str = "go on"
+    wound: str = ""
 
     @property
     def completed(self) -> int:
@@ -77,6 +89,7 @@ class Death:
             text = f"{self.point}, time {self.number}"
         else:
             text = f"{self.delay_ms} ms behind its point {self.number}"
+        text += f", a worker at {self.wound}" if self.wound else ""
         return text if self.start == "go on" else f"{text} ({self.start})"
 
 
@@ -88,7 +101,13 @@ STARTS: dict[str, dict[str, str]] = {
 
 
 def deal(
-    chance: random.Random, number: int, met: Mapping[str, int], sink_mode: str, mode: str
+    chance: random.Random,
+    number: int,
+    met: Mapping[str, int],
+    sink_mode: str,
+    mode: str,
+    *,
+    outside: bool = False,
 ) -> list[Death]:
     """Deaths for one round, in a random order: the named points met least so far, and moments.
 
@@ -98,18 +117,24 @@ def deal(
         met: how often a driver has died at a named point, in any round.
         sink_mode: of the round; some points are met in one only.
         mode: one of the checkpoint modes, likewise.
+        outside: it has a sink outside, of which it is about; workers die as well.
     """
     everywhere = POINTS | RETENTION_POINTS | RESTORE_POINTS
+    if outside:
+        everywhere = OUTSIDE_POINTS | PUBLICATION_POINTS
+        everywhere |= {name: ALL_POINTS[name] for name in _AROUND_PUBLICATION}
     points = dict(everywhere)
-    if sink_mode == "on-checkpoint":
+    if sink_mode == "on-checkpoint" and not outside:
         points |= PUBLICATION_POINTS
-    if mode.startswith("unaligned"):
+    if mode.startswith("unaligned") and not outside:
         points |= OVERTAKE_POINTS
     moments = number // 5
     # Of equals first the one that not every round can meet: its next occasion may be far.
     names = sorted(points, key=lambda p: (met.get(p, 0), p in everywhere, chance.random()))
     orders = [_at(chance, name) for name in names[: number - moments]]
     orders += [_moment(chance) for _ in range(number - len(orders))]
+    if outside:
+        orders = [replace(o, wound=_wound(chance)) if o.point is None else o for o in orders]
     chance.shuffle(orders)
     return orders
 
@@ -117,6 +142,10 @@ def deal(
 def _at(chance: random.Random, name: str) -> Death:
     number = chance.randint(1, ALL_POINTS[name].often)
     return Death(name, number, start="restore" if name in RESTORE_POINTS else "go on")
+
+
+def _wound(chance: random.Random) -> str:
+    return f"{chance.randint(1, 4)} {chance.choice(LANE_POINTS)}"
 
 
 def _moment(chance: random.Random) -> Death:
@@ -218,12 +247,13 @@ def live(
 
 def _environment(progress: Path, death: Death | None) -> dict[str, str]:
     order = {"CHAOS_DIE": f"{death.number} {death.point}"} if death and death.point else {}
+    order |= {"CHAOS_WOUND": death.wound} if death and death.wound else {}
     return {
         **os.environ,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYTHONPATH": str(CHECKOUT),
+        "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(HERE)]),
         "CHAOS_PROGRESS": str(progress),
         "CHAOS_LOOP": str(os.getpid()),
         **order,

@@ -22,12 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from outside import LANE_POINTS
+
 from absflow.spark.control import retention
 from absflow.storage.delta import transactions
 
 __all__ = [
     "ALL_POINTS",
     "MAX_SETS",
+    "OUTSIDE_POINTS",
     "OVERTAKE_POINTS",
     "POINTS",
     "PUBLICATION_POINTS",
@@ -137,7 +140,15 @@ RESTORE_POINTS: dict[str, Point] = {
     **_around("deletion of a directory", _DELETE, _on("attempt="), often=1, completed=1),
 }
 
+# Met only by a job with a sink outside; those of a lane in the executors' Python, by that sink
+# itself (:mod:`outside`).
+OUTSIDE_POINTS: dict[str, Point] = {
+    **{name: Point("", when=name.split(" ", 1)[0], often=6) for name in LANE_POINTS},
+    **_around("note of what went outside", _WRITE, _on("/_published/outside")),
+}
+
 ALL_POINTS = POINTS | PUBLICATION_POINTS | RETENTION_POINTS | OVERTAKE_POINTS | RESTORE_POINTS
+ALL_POINTS |= OUTSIDE_POINTS
 
 
 def owner_of(function: str) -> tuple[Any, str]:
@@ -209,7 +220,8 @@ def main(program: str, arguments: list[str]) -> None:
     retention.REST = 1.0
     _take_a_way("staging" if "staging" in order else _WAYS[zlib.crc32(order.encode()) % len(_WAYS)])
     for name, point in ALL_POINTS.items():
-        watch.install(name, point)
+        if point.function:
+            watch.install(name, point)
     sys.argv = [program, *arguments]
     sys.path.insert(0, str(Path(program).parent))
     runpy.run_path(program, run_name="__main__")

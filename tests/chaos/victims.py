@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import os
 import sys
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ import evidence
 import generator
 import pandas as pd
 from anomalies import Anomaly, Commit, Kind, Life, Named, check_facts, check_rows
+from destinations import Outside
 from lives import CHECKOUT, HERE, Command
 from places import Place
 from points import MAX_SETS, RETAINED
@@ -118,17 +121,29 @@ class Generator:
     _readers: Mapping[str, tuple[str, int]] = {"a": ("a", 0), "b": ("right", 1)}
 
     def __init__(
-        self, place: Place, seed: int, sink_mode: str = "immediate", mode: str = "aligned"
+        self,
+        place: Place,
+        seed: int,
+        sink_mode: str = "immediate",
+        mode: str = "aligned",
+        outside: Outside | None = None,
     ) -> None:
         root = place.root
         self.place, self._root, self.storage = place, root, root / "job"
+        self._outside = outside
         conf = _conf(place, mode)
         arguments = [str(root), place.uri, sink_mode]
+        if outside is not None:
+            self._name = f"t{uuid.uuid4().hex[:12]}"
+            outside.make(self._name)
+            arguments.append(outside.argument(self._name))
         self._keys = {"left": "k", "right": "k", "join": "g"}
         if "edges" in CHECKPOINT_MODES[mode]:
             arguments.append("tail")
             self._keys["tail"] = "via"
-        self.command = Command(HERE / "generator.py", conf, arguments, place.class_path)
+        jars = (place.class_path, outside.class_path if outside else "")
+        class_path = os.pathsep.join(filter(None, jars))
+        self.command = Command(HERE / "generator.py", conf, arguments, class_path)
         self._writers: dict[str, Iterator[Path]] = {
             name: generator.source_files(root / name, seed + number, rows, first_id=number)
             for number, (name, (rows, _)) in enumerate(self._feeds.items())
@@ -174,7 +189,11 @@ class Generator:
 
     def judge(self, lives: Sequence[Life]) -> Findings:
         commits = evidence.commits(self._root / "sink")
-        found = check_rows(generator.expected_sink(self._root), commits, self.named, lives)
+        due_rows = generator.expected_sink(self._root)
+        found = check_rows(due_rows, commits, self.named, lives)
+        if self._outside is not None:
+            there = [Commit(0, 0, {"published": "outside"}, self._outside.rows(self._name))]
+            found += check_rows(due_rows, there, self.named, lives)
         history = {stage: evidence.state_history(self.storage, stage) for stage in self._keys}
         late = 0
         for fact in evidence.completed(self.storage):

@@ -1,0 +1,106 @@
+"""Servers of the destinations outside Spark in the kill loop, and what they hold in the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import sqlalchemy as sa
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+sys.path.append(str(Path(__file__).parents[1] / "spark"))
+from kafka_broker import CONNECTOR, broker, jars
+from postgres_server import postgres
+
+__all__ = ["OUTSIDE", "Outside"]
+
+_WAIT_S = 60
+_PARTITIONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """A destination that runs.
+
+    Attributes:
+        kind: as :func:`outside.outside_sink` takes it.
+        where: its address.
+        make: makes a new place of this name.
+        rows: what such a place holds, those of a key in the order in which a reader sees them.
+        class_path: jars that a driver needs for it.
+    """
+
+    kind: str
+    where: str
+    make: Callable[[str], None]
+    rows: Callable[[str], pd.DataFrame]
+    class_path: str = ""
+
+    def argument(self, name: str) -> str:
+        """What the job's program is given, for a place of this name."""
+        return f"outside={self.kind},{self.where},{name}"
+
+
+@contextmanager
+def _kafka(folder: Path, kind: str = "kafka") -> Iterator[Outside]:
+    connector = jars(CONNECTOR, folder) if kind == "spark-kafka" else []
+    with broker(folder) as servers:
+
+        def make(name: str) -> None:
+            admin = AdminClient({"bootstrap.servers": servers})
+            for made in admin.create_topics([NewTopic(name, _PARTITIONS, 1)]).values():
+                made.result(_WAIT_S)
+
+        path = os.pathsep.join(connector)
+        yield Outside(kind, servers, make, lambda name: _consumed(servers, name), path)
+
+
+def _consumed(servers: str, topic: str) -> pd.DataFrame:
+    conf = {
+        "bootstrap.servers": servers,
+        "group.id": "chaos",
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+    }
+    found = []
+    with closing(Consumer(conf)) as consumer:
+        for partition in range(_PARTITIONS):
+            consumer.assign([TopicPartition(topic, partition, 0)])
+            while (record := consumer.poll(_WAIT_S)).error() is None:
+                found.append(json.loads(record.value()))
+            assert record.error().code() == KafkaError._PARTITION_EOF, record.error()
+    return pd.DataFrame(found)
+
+
+@contextmanager
+def _postgres(_: Path) -> Iterator[Outside]:
+    with postgres() as server:
+        engine = sa.create_engine(server.url)
+
+        def make(name: str) -> None:
+            # A row's number in the order of writing: rows of a table lie where there is room.
+            columns = "id BIGINT, via TEXT, k TEXT, g BIGINT, seq BIGINT, nth BIGINT, v BIGINT"
+            with engine.begin() as connection:
+                connection.execute(sa.text(f"CREATE TABLE {name} ({columns}, nr BIGSERIAL)"))
+
+        def rows(name: str) -> pd.DataFrame:
+            with engine.connect() as connection:
+                return pd.read_sql_query(sa.text(f"SELECT * FROM {name} ORDER BY nr"), connection)
+
+        yield Outside("postgres", server.url, make, rows)
+
+
+# By the name that `make chaos SINK=` takes: runs it, with its files in a folder.
+OUTSIDE: Mapping[str, Callable[[Path], AbstractContextManager[Outside]]] = {
+    "kafka": _kafka,
+    "postgres": _postgres,
+    "spark-kafka": partial(_kafka, kind="spark-kafka"),
+}
