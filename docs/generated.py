@@ -25,7 +25,12 @@ from absflow.protocol.alignment_state import InputStatus
 from absflow.protocol.checkpoints import FactKind, FailureReason
 from absflow.protocol.coordinator.pending import PHASE_TRANSITIONS, Phase
 from absflow.settings.catalog import PREFIX, SETTINGS, Setting
-from absflow.spark.control.progress import Progress, RetentionProgress, StageProgress
+from absflow.spark.control.progress import (
+    Progress,
+    RetentionProgress,
+    SinkProgress,
+    StageProgress,
+)
 from absflow.spark.control.run import Run
 
 _NAMES = (
@@ -40,8 +45,13 @@ _NAMES = (
 PAGES = tuple((Path(__file__).parent / name).resolve() for name in _NAMES)
 FIGURES = json.loads((Path(__file__).parent / "figures" / "figures.json").read_text())
 
-# Their methods are those of `Sink`.
-_CALLED_BY_ABSFLOW = (absflow.DeltaSink, absflow.ForeachBatchSink)
+# Their methods are those of `Sink`, or of `TransactionalSink`.
+_CALLED_BY_ABSFLOW = (
+    absflow.DeltaSink,
+    absflow.ForeachBatchSink,
+    absflow.KafkaSink,
+    absflow.SqlSink,
+)
 
 _PROMISES = ("guarantee", "a checkpoint every")
 _MADE = "{:,} uniform keys, generated and forgotten"
@@ -157,7 +167,7 @@ def _api() -> str:
     """Every public class and function, by its signature and docstrings; errors come last."""
     given = [getattr(absflow, name) for name in absflow.__all__]
     errors = [o for o in given if inspect.isclass(o) and issubclass(o, Exception)]
-    first = [Job, Run, Progress, StageProgress, RetentionProgress]
+    first = [Job, Run, Progress, StageProgress, SinkProgress, RetentionProgress]
     others = [o for o in given if o not in errors and o not in first]
     return "\n\n".join(
         [_described(o) for o in (*first, *others)]

@@ -33,6 +33,7 @@ SECOND = {
     "test_row_order.py",
     "test_s3_writes.py",
     "test_small_pages.py",
+    "test_transactional_sinks.py",
     "test_written_savepoint.py",
 }
 

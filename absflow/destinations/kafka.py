@@ -10,18 +10,15 @@ it comes back too late).
 
 from __future__ import annotations
 
-import base64
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from decimal import Decimal
 from functools import partial
 from typing import Any, TypeVar
 
-import orjson
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -33,6 +30,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from pyspark.sql import SparkSession
 
+from absflow.destinations.kafka_records import RecordColumns
 from absflow.errors import FencedError, GraphError, StorageError
 from absflow.transactional import Lane, TransactionalSink
 
@@ -112,30 +110,17 @@ class KafkaSink(TransactionalSink):
     transaction_bytes: int | None = 16 << 20
 
     @property
+    def _columns(self) -> RecordColumns:
+        return RecordColumns(self.key, self.value, self.headers, self.partition, self.timestamp)
+
+    @property
     def progress_topic(self) -> str:
         """The topic of the markers."""
         return self.progress or f"{self.topic}-absflow"
 
     def check(self, name: str, schema: pa.Schema) -> None:
         """Refuse columns that no record takes, and options that would break the guarantee."""
-        wanted: Sequence[tuple[str, str | None, Callable[[pa.DataType], bool], str]] = (
-            ("key", self.key, _is_bytes, "text or bytes"),
-            ("value", self.value, _is_bytes, "text or bytes"),
-            ("headers", self.headers, _is_headers, "map<string, string> or map<string, binary>"),
-            ("partition", self.partition, pa.types.is_integer, "an integer"),
-            ("timestamp", self.timestamp, pa.types.is_timestamp, "a timestamp"),
-        )
-        for what, column, fits, must_be in wanted:
-            if column is None:
-                continue
-            if column not in schema.names:
-                raise GraphError(
-                    f"sink {name!r}: {what}={column!r} is none of the stage's output columns "
-                    f"{schema.names}"
-                )
-            of = schema.field(column).type
-            if not fits(of):
-                raise GraphError(f"sink {name!r}: {what}={column!r} is {of}, must be {must_be}")
+        self._columns.check(name, schema)
         for option in sorted(_OURS & self.conf.keys()):
             raise GraphError(
                 f"sink {name!r}: conf has {option!r}, which absflow sets; leave it out"
@@ -237,18 +222,19 @@ class _KafkaLane:
         sink, producer = self._sink, self._producer
         while len(producer) + rows.num_rows > _QUEUED and len(producer):
             producer.poll(0.01)
-        messages = [*_messages(sink, rows)]
-        if sink.headers is None and sink.timestamp is None:
-            producer.produce_batch(sink.topic, messages)
-            failed = next((at for at, m in enumerate(messages) if "_error" in m), None)
+        columns = sink._columns
+        records = columns.records(rows)
+        if columns.plain:
+            producer.produce_batch(sink.topic, records)
+            failed = next((at for at, record in enumerate(records) if "_error" in record), None)
             if failed is not None:
-                raise _refused(sink, rows, failed, messages[failed]["_error"])
-        else:  # which the client takes one by one only
-            for at, message in enumerate(messages):
+                raise self._refused(rows, failed, records[failed]["_error"])
+        else:
+            for at, record in enumerate(records):
                 try:
-                    producer.produce(sink.topic, **message)
+                    producer.produce(sink.topic, **record)
                 except KafkaException as error:
-                    raise _refused(sink, rows, at, error) from error
+                    raise self._refused(rows, at, error) from error
         producer.poll(0)
 
     def commit(self, marker: str) -> None:
@@ -265,6 +251,10 @@ class _KafkaLane:
         # The client says by a SystemError that one which was fenced cannot send what it has left.
         with suppress(SystemError):
             self._producer.close()
+
+    def _refused(self, rows: pa.RecordBatch, at: int, error: object) -> StorageError:
+        row = rows.slice(at, 1).to_pylist()[0]
+        return StorageError(f"{self._sink.describe()} does not take the row {row!r}: {error}")
 
     def _try(self, call: Callable[[], object]) -> None:
         """Call; errors as of :func:`_patiently`, and a FencedError if the lane was opened since."""
@@ -367,56 +357,3 @@ def _seen(admin: AdminClient, topic: str, wait_s: float) -> ClusterMetadata:
 def _described(admin: AdminClient, resource: ConfigResource) -> dict[str, str | None]:
     (found,) = admin.describe_configs([resource]).values()
     return {name: entry.value for name, entry in found.result(_ANSWER_S).items()}
-
-
-# -- records ----------------------------------------------------------------------------------
-
-
-def _is_bytes(of: pa.DataType) -> bool:
-    return bool(pa.types.is_string(of) or pa.types.is_binary(of))
-
-
-def _is_headers(of: pa.DataType) -> bool:
-    return bool(pa.types.is_map(of) and pa.types.is_string(of.key_type) and _is_bytes(of.item_type))
-
-
-def _messages(sink: KafkaSink, rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """The records, as the client takes them."""
-    columns: dict[str, list[Any]] = {"value": _values(sink, rows)}
-    if sink.key is not None:
-        columns["key"] = rows.column(sink.key).to_pylist()
-    if sink.timestamp is not None:
-        ms = rows.column(sink.timestamp).cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
-        columns["timestamp"] = [0 if of is None else of for of in ms.to_pylist()]
-    if sink.partition is not None:
-        columns["partition"] = [
-            -1 if of is None else of for of in rows.column(sink.partition).to_pylist()
-        ]
-    if sink.headers is not None:
-        columns["headers"] = rows.column(sink.headers).to_pylist()
-    names = tuple(columns)
-    for row in zip(*columns.values(), strict=True):
-        yield dict(zip(names, row, strict=True))
-
-
-def _values(sink: KafkaSink, rows: pa.RecordBatch) -> list[Any]:
-    if sink.value is not None:
-        values: list[Any] = rows.column(sink.value).to_pylist()
-        return values
-    beside = [n for n in (sink.headers, sink.partition, sink.timestamp) if n is not None]
-    encode, options = orjson.dumps, orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC
-    return [encode(row, _plain, options) for row in rows.drop_columns(beside).to_pylist()]
-
-
-def _plain(value: object) -> object:
-    """What JSON has no form of."""
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    raise TypeError(f"no JSON of {type(value).__name__}")
-
-
-def _refused(sink: KafkaSink, rows: pa.RecordBatch, at: int, error: object) -> StorageError:
-    row = rows.slice(at, 1).to_pylist()[0]
-    return StorageError(f"{sink.describe()} does not take the row {row!r}: {error}")

@@ -22,12 +22,17 @@ from absflow.protocol.checkpoints import AttemptFact
 from absflow.protocol.restarts import RestartPolicy
 from absflow.storage import clock
 from absflow.storage.delta.log_back import LogBack
-from absflow.storage.delta.tables import CHECKPOINTS_PROPERTIES, JOB_PROPERTIES, found_version
+from absflow.storage.delta.tables import (
+    CHECKPOINTS_PROPERTIES,
+    JOB_PROPERTIES,
+    found_version,
+    table_id,
+)
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
 
-__all__ = ["Claim", "begin_on", "job_of"]
+__all__ = ["Claim", "begin_on", "job_of", "root_id"]
 
 # Behind the job's name, what all its drivers commit facts as.
 _DRIVER = "/driver"
@@ -55,6 +60,15 @@ def job_of(files: Files, layout: Layout) -> str:
             if writer.endswith(_DRIVER):
                 return writer.removesuffix(_DRIVER)
     raise NotFoundError(f"no driver has written to {layout.attempts!r}")
+
+
+def root_id(root: StorageRoot) -> str:
+    """The id of a storage root, which no other has, not its forks either; it moves with it.
+
+    Raises:
+        StorageError: nobody has claimed it, or it cannot be read.
+    """
+    return table_id(root.spark, root.layout.attempts)
 
 
 def begin_on(

@@ -29,13 +29,14 @@ from anomalies import Anomaly, Kind, Life
 from destinations import OUTSIDE, Outside
 from generator import SINK_MODES
 from lives import ChaosError, Death, End, deal, live
+from modes import CHECKPOINT_MODES
 from places import STORES, Place, Stores
 from points import ALL_POINTS
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from victims import CHECKPOINT_MODES, Clock, Findings, Flights, Generator, Victim
+from victims import Clock, Findings, Flights, Generator, Victim
 
 __all__ = ["Round", "met", "play"]
 

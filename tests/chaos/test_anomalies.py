@@ -11,14 +11,15 @@ import pytest
 from anomalies import Anomaly, Commit, Kind, Life, Named, check_facts, check_rows
 from generator import SINK_MODES
 from lives import Death, deal
+from modes import CHECKPOINT_MODES
 from points import (
     ALL_POINTS,
+    OUTSIDE_POINTS,
     OVERTAKE_POINTS,
     PUBLICATION_POINTS,
     RESTORE_POINTS,
     owner_of,
 )
-from victims import CHECKPOINT_MODES
 
 NAMED = Named(id=["id", "way"], lane=["way", "k"], order="seq")
 LIVES = (Life(1, 100, "killed after sink commit, time 2"), Life(2, 200, "by itself"))
@@ -166,7 +167,7 @@ def test_bad_checkpoints_are_told(triggered, facts, said):
 
 def test_every_point_is_a_function_that_there_is():
     """A point whose function was renamed would never be met."""
-    for point in ALL_POINTS.values():
+    for point in (point for point in ALL_POINTS.values() if point.function):
         owner, name = owner_of(point.function)
         assert callable(getattr(owner, name))
 
@@ -200,12 +201,20 @@ def test_a_hundred_deaths_are_at_every_point_and_at_moments_though_some_come_lat
     rounds = dealt(seed, 100)
     deaths = [death for *_, hand in rounds for death in hand]
     assert len(deaths) == 100
-    assert {death.point for death in deaths} == {*ALL_POINTS, None}
+    assert {death.point for death in deaths} == {*ALL_POINTS, None} - {*OUTSIDE_POINTS}
     for mode, sink, hand in rounds:
         points = {death.point for death in hand}
         assert sink == "on-checkpoint" or not points & PUBLICATION_POINTS.keys()
         assert mode.startswith("unaligned") or not points & OVERTAKE_POINTS.keys()
         assert all((death.start == "restore") == (death.point in RESTORE_POINTS) for death in hand)
+
+
+def test_deaths_of_a_job_with_a_sink_outside_are_around_that():
+    """At every point of a lane, and of the driver around it; or a worker dies before it does."""
+    hand = deal(random.Random(3), 60, Counter(), "immediate", "aligned", outside=True)
+    points = {death.point for death in hand}
+    assert {*OUTSIDE_POINTS, *PUBLICATION_POINTS, None} <= points
+    assert all(bool(death.wound) == (death.point is None) for death in hand)
 
 
 def test_a_death_is_told_in_words():

@@ -45,5 +45,7 @@ def test_every_row_once_and_in_order(tmp_path: Path, kind: str) -> None:
 @pytest.mark.soak
 def test_sparks_own_sink_has_rows_twice(tmp_path: Path) -> None:
     """So the loop would find them."""
-    found = judged(tmp_path, "spark-kafka", [Death("before note of what went outside", 2)])
+    found = judged(
+        tmp_path, "spark-kafka", [Death("before note of what went outside", n) for n in (4, 6)]
+    )
     assert {anomaly.kind.value for anomaly in found.anomalies} == {"duplicated"}

@@ -18,6 +18,7 @@ import pandas as pd
 from anomalies import Anomaly, Commit, Kind, Life, Named, check_facts, check_rows
 from destinations import Outside
 from lives import CHECKOUT, HERE, Command
+from modes import CHECKPOINT_MODES
 from places import Place
 from points import MAX_SETS, RETAINED
 
@@ -27,7 +28,7 @@ import flights_data
 import flights_oracle
 import windows
 
-__all__ = ["CHECKPOINT_MODES", "Clock", "Findings", "Flights", "Generator", "Victim"]
+__all__ = ["Clock", "Findings", "Flights", "Generator", "Victim"]
 
 _CONF = {
     "spark.absflow.checkpoint.interval": "1s",
@@ -57,23 +58,6 @@ class Findings:
     aborted: int
     in_flight: int
     anomalies: Sequence[Anomaly]
-
-
-# How the barriers of a round travel, and how much of a channel a batch reads: little, so that there
-# is something to overtake.
-CHECKPOINT_MODES: Mapping[str, Mapping[str, str]] = {
-    "aligned": {"checkpoint.aligned-timeout": "never"},
-    "unaligned": {"checkpoint.mode": "unaligned", "channel.max-bytes-per-trigger": "16KiB"},
-    "aligned, then unaligned": {
-        "checkpoint.aligned-timeout": "2s",
-        "channel.max-bytes-per-trigger": "16KiB",
-    },
-    "unaligned, direct": {
-        "checkpoint.mode": "unaligned",
-        "channel.max-bytes-per-trigger": "16KiB",
-        "edges": "auto",
-    },
-}
 
 
 def _conf(place: Place, mode: str) -> dict[str, str]:

@@ -33,7 +33,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import redis
 from kafka_topics import create
+from processes import bury, free_ports
 from pyspark.sql import SparkSession
 
 from absflow.settings.catalog import PREFIX
@@ -169,6 +171,22 @@ def reader(spark: SparkSession, checkout: Path) -> Iterator[Reader]:
             spark.conf.set(key, conf[key]) if key in conf else spark.conf.unset(key)
 
 
+@pytest.fixture
+def redis_port(tmp_path: Path) -> Iterator[int]:
+    """Of a Redis server, Debian's."""
+    (port,) = free_ports(1)
+    command = ["redis-server", "--port", str(port), "--save", "", "--dir", str(tmp_path)]
+    with (tmp_path / "redis.log").open("w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        client = redis.Redis(port=port)
+        retry = redis.retry.Retry(redis.backoff.ConstantBackoff(0.1), 300)
+        retry.call_with_retry(client.ping, lambda _: None)
+        yield port
+    finally:
+        bury(server)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_does_what_it_says(
     page: Path, reader: Reader, tmp_path: Path, request: pytest.FixtureRequest
@@ -176,8 +194,10 @@ def test_a_page_does_what_it_says(
     """Block by block, in order."""
     if page.stem == "kafka":
         servers = request.getfixturevalue("kafka")
-        create(reader.spark, servers, "clicks")
+        create(reader.spark, servers, "clicks", "totals")
         reader.names |= {"spark": reader.spark, "servers": servers, "folder": str(tmp_path)}
+    if page.stem == "outside":
+        reader.names["redis_port"] = request.getfixturevalue("redis_port")
     if page == PAGES[0]:
         reader.names |= {"spark": reader.spark, "folder": clicks(tmp_path)}
     flights = str(reader.checkout / "data" / "flights" / "job")

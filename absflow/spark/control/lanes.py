@@ -23,7 +23,7 @@ from absflow.transactional import TransactionalSink
 __all__ = ["Lanes"]
 
 _LOG = logging.getLogger(__name__)
-_GROUP, _SEQ = "_key_group", "_seq"
+_SEQ = "_seq"
 
 
 class Lanes:
@@ -150,15 +150,15 @@ class Lanes:
         # is to leave its marker.
         marks = rows.sparkSession.range(lanes, numPartitions=1).select(
             *(
-                (F.col("id") if field.name == _GROUP else F.lit(None)).cast(field.dataType)
+                (F.col("id") if field.name == "_key_group" else F.lit(None)).cast(field.dataType)
                 for field in rows.schema
             )
         )
         ordered = (
             rows.union(marks)
-            .repartitionById(lanes, F.col(_GROUP) % lanes)
-            .sortWithinPartitions(_SEQ, _GROUP)
-            .drop(_GROUP)
+            .repartitionById(lanes, F.col("_key_group") % lanes)
+            .sortWithinPartitions(_SEQ, "_key_group")
+            .drop("_key_group")
         )
         function = publish_function(self._sink, made, _SEQ)
         map_in_arrow(ordered, function, from_arrow_schema(PUBLISHED)).collect()

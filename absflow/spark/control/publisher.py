@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from absflow.columnar.pages import CHANNEL_FIELDS, ORDER_FIELDS, TIME_FIELDS, PageKind
 from absflow.errors import FencedError, JobFailedError
-from absflow.facts.claim import Claim
+from absflow.facts.claim import Claim, root_id
 from absflow.protocol.recovery.branch import Branch
 from absflow.protocol.recovery.publication import Owed, Publication
 from absflow.protocol.restarts import RestartPolicy, Restarts, on_failure
@@ -130,8 +130,7 @@ class Publisher:
         sink = self._job.sinks[name]
         if not isinstance(sink, TransactionalSink):
             return _Outbox(self, name, owed, None)
-        job_id = tables.table_id(self._root.spark, self._root.layout.attempts)
-        driver = self._claim.incarnation
+        job_id, driver = root_id(self._root), self._claim.incarnation
         lanes = Lanes(sink, name, job_id, driver, branch, owed.begun_with, owed.noted)
         return _Outbox(self, name, owed, lanes)
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from absflow.columnar.timers import Domain
+from absflow.facts.claim import root_id
 from absflow.facts.deletions import due
 from absflow.facts.find import FoundCheckpoint, find_checkpoint
 from absflow.facts.published import published_by
@@ -25,7 +26,6 @@ from absflow.spark.start.restore_files import missing_files
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.start.sink_columns import SinkOutput, fit_output
 from absflow.spark.start.sink_lanes import plan_lanes
-from absflow.storage.delta import tables
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
@@ -177,8 +177,7 @@ def _plan_sink(
             place, version, new=True, note="new: it gets the rows after the checkpoint only"
         )
     if isinstance(sink, TransactionalSink):
-        job_id = tables.table_id(spark, root.layout.attempts)
-        return plan_lanes(sink, job_id, name, found.behind)
+        return plan_lanes(sink, root_id(root), name, found.behind)
     cut = SinkCut(job.graph.job, found.attempt, found.cut, begun.get(place))
     return sink.plan_restore(spark, cut)
 

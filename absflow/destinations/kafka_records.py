@@ -1,0 +1,105 @@
+"""Rows as records of Kafka: which columns are what of a record."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from absflow.errors import GraphError
+
+__all__ = ["RecordColumns"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordColumns:
+    """The columns of the parts of a record; None for a part that it has not, but for the value.
+
+    Attributes:
+        key: text or bytes.
+        value: text or bytes; None: a JSON object of all columns but the next three.
+        headers: maps.
+        partition: integers.
+        timestamp: timestamps.
+    """
+
+    key: str | None
+    value: str | None
+    headers: str | None
+    partition: str | None
+    timestamp: str | None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the client takes the records many at a time."""
+        return self.headers is None and self.timestamp is None
+
+    def check(self, sink: str, schema: pa.Schema) -> None:
+        """Refuse columns that are not there, or of another type.
+
+        Raises:
+            GraphError: naming the column.
+        """
+        wanted: Sequence[tuple[str, str | None, Callable[[pa.DataType], bool], str]] = (
+            ("key", self.key, _is_bytes, "text or bytes"),
+            ("value", self.value, _is_bytes, "text or bytes"),
+            ("headers", self.headers, _is_headers, "map<string, string> or map<string, binary>"),
+            ("partition", self.partition, pa.types.is_integer, "an integer"),
+            ("timestamp", self.timestamp, pa.types.is_timestamp, "a timestamp"),
+        )
+        for what, column, fits, must_be in wanted:
+            if column is None:
+                continue
+            if column not in schema.names:
+                raise GraphError(
+                    f"sink {sink!r}: {what}={column!r} is none of the stage's output columns "
+                    f"{schema.names}"
+                )
+            of = schema.field(column).type
+            if not fits(of):
+                raise GraphError(f"sink {sink!r}: {what}={column!r} is {of}, must be {must_be}")
+
+    def records(self, rows: pa.RecordBatch) -> list[dict[str, Any]]:
+        """As the client takes them, by the names of its arguments."""
+        parts: dict[str, list[Any]] = {"value": self._values(rows)}
+        if self.key is not None:
+            parts["key"] = rows.column(self.key).to_pylist()
+        if self.timestamp is not None:
+            ms = rows.column(self.timestamp).cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
+            parts["timestamp"] = ms.fill_null(0).to_pylist()  # which the client takes for now
+        if self.partition is not None:
+            parts["partition"] = rows.column(self.partition).fill_null(-1).to_pylist()
+        if self.headers is not None:
+            parts["headers"] = rows.column(self.headers).to_pylist()
+        names = tuple(parts)
+        return [dict(zip(names, row, strict=True)) for row in zip(*parts.values(), strict=True)]
+
+    def _values(self, rows: pa.RecordBatch) -> list[Any]:
+        if self.value is not None:
+            values: list[Any] = rows.column(self.value).to_pylist()
+            return values
+        beside = [n for n in (self.headers, self.partition, self.timestamp) if n is not None]
+        encode, options = orjson.dumps, orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC
+        return [encode(row, _plain, options) for row in rows.drop_columns(beside).to_pylist()]
+
+
+def _is_bytes(of: pa.DataType) -> bool:
+    return bool(pa.types.is_string(of) or pa.types.is_binary(of))
+
+
+def _is_headers(of: pa.DataType) -> bool:
+    return bool(pa.types.is_map(of) and pa.types.is_string(of.key_type) and _is_bytes(of.item_type))
+
+
+def _plain(value: object) -> object:
+    """What JSON has no form of."""
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError(f"no JSON of {type(value).__name__}")
