@@ -122,7 +122,16 @@ if not TYPE_CHECKING:  # a checker that saw this would take any name for one of 
         if not _LAZY[name].startswith("absflow.columnar."):
             # An error of our own before one of the insides of another pyspark.
             importlib.import_module("absflow.spark.versions").check_packages()
-        value = getattr(importlib.import_module(_LAZY[name]), name)
+        try:
+            value = getattr(importlib.import_module(_LAZY[name]), name)
+        except ModuleNotFoundError as error:
+            extra = _LAZY[name].rpartition("absflow.destinations.")[2]
+            if extra == _LAZY[name]:
+                raise
+            raise VersionError(
+                f"absflow.{name} needs {error.name}, which is not installed: "
+                f"pip install 'absflow[{extra}]' on the driver and on every executor"
+            ) from error
         globals()[name] = value
         return value
 

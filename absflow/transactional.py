@@ -28,12 +28,14 @@ class TransactionalSink:
         transaction_bytes: a transaction has no more bytes of rows than this, as Arrow counts them;
             None: all rows of a lane go in one.
         immediate: :meth:`write` can write a micro-batch, too, at least once.
+        packages: what executors must have installed, by the names of its distributions.
     """
 
     lanes: int = 1
     transaction_bytes: int | None = None
     reads_all: ClassVar[bool] = True
     immediate: ClassVar[bool] = False
+    packages: ClassVar[tuple[str, ...]] = ()
 
     def marker(self, lane: str) -> str | None:
         """The marker that was committed last to a lane; None if there is none.

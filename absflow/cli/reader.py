@@ -20,6 +20,7 @@ from absflow.facts.attempts import (
     JobNow,
     driver_of,
     job_now,
+    noted_by,
     plain_root,
     published_sinks,
     read_attempts,
@@ -27,7 +28,7 @@ from absflow.facts.attempts import (
 from absflow.facts.inventory import JobInventory, gather
 from absflow.facts.listing import HistoryRecord, checkpoints, latest_id, newest, sought
 from absflow.facts.reading import Answer, FactReader
-from absflow.facts.records import AttemptRecord, CheckpointRecord
+from absflow.facts.records import AttemptRecord, CheckpointRecord, Ready, ready_of
 from absflow.facts.stages import (
     Stages,
     check_columns,
@@ -123,7 +124,13 @@ class Reader:
             tuple(r for r in shown if r.status is Status.PENDING),
             tuple(r for r in shown if r.status is Status.ABORTED and r.checkpoint_id > since),
             self._failing(),
+            self._published(attempt.attempt if attempt else 0),
         )
+
+    def _published(self, attempt: int) -> dict[str, int]:
+        sinks = published_sinks(self._attempts)
+        ready = ready_of(self._attempts, attempt) or Ready()
+        return noted_by(self.storage, self.layout, attempt, sinks, ready)
 
     def checkpoint(self, checkpoint_id: int) -> CheckpointRecord:
         """One checkpoint, whatever its status.

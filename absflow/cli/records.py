@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -35,6 +36,7 @@ class StatusRecord:
         pending: the checkpoints under way.
         aborted: those since ``last``, as far as they are among the newest hundred.
         failing: what of retention failed when the driver tried it last.
+        sinks: of each on-checkpoint sink the newest checkpoint that it has noted as published.
     """
 
     root: str
@@ -46,6 +48,7 @@ class StatusRecord:
     pending: tuple[CheckpointRecord, ...]
     aborted: tuple[CheckpointRecord, ...]
     failing: tuple[Failure, ...]
+    sinks: Mapping[str, int]
 
     def age_ms(self, now: datetime) -> float | None:
         """How long ago the last one completed; None without any."""

@@ -84,6 +84,7 @@ def _document(record: StatusRecord, now: datetime) -> dict[str, Any]:
         "pending": [documents.short(r) for r in record.pending],
         "aborted_since": [documents.short(r) for r in record.aborted],
         "failing": documents.failures(record.failing),
+        "sinks": [{"sink": name, "published": n} for name, n in record.sinks.items()],
     }
 
 
@@ -106,6 +107,11 @@ def _blocks(record: StatusRecord, now: datetime) -> Iterator[Table | Text]:
         lines.append(("aborted", Text(text, "red")))
     if record.last is not None and (late := late_rows(record.last)):
         lines.append(("late rows", Text(late, "yellow")))
+    completed = record.last.checkpoint_id if record.last else 0
+    for name, published in record.sinks.items():
+        if published < completed:
+            has = f"has what came up to checkpoint {published}" if published else "has nothing yet"
+            lines.append(("sink", Text(f"{name} {has}", "yellow")))
     for failure in record.failing:
         lines.append(("retention", Text(f"fails: {documents.failure_sentence(failure)}", "red")))
     yield cells.pairs(lines)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -108,6 +108,7 @@ class KafkaSink(TransactionalSink):
     progress: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     transaction_bytes: int | None = 16 << 20
+    packages: ClassVar[tuple[str, ...]] = ("confluent-kafka", "orjson")
 
     @property
     def _columns(self) -> RecordColumns:

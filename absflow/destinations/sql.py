@@ -7,6 +7,7 @@ import io
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,6 +52,7 @@ class SqlSink(TransactionalSink):
     key: str | Sequence[str] = ()
     deleted: str | None = None
     lanes: int = 1
+    packages: ClassVar[tuple[str, ...]] = ("sqlalchemy",)
 
     @property
     def keys(self) -> tuple[str, ...]:

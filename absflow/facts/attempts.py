@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from absflow.facts.lock import driver_gone
 from absflow.facts.reading import StorageReader
-from absflow.facts.records import AttemptRecord, attempt_record, attempts_of, ready_of
+from absflow.facts.records import AttemptRecord, Ready, attempt_record, attempts_of, ready_of
 from absflow.facts.stages import Stages, stages_of
 from absflow.protocol.checkpoints import AttemptFact
 from absflow.protocol.recovery.attempts import Attempt
@@ -18,6 +18,7 @@ __all__ = [
     "JobNow",
     "driver_of",
     "job_now",
+    "noted_by",
     "plain_root",
     "published_sinks",
     "read_attempts",
@@ -89,6 +90,26 @@ def published_sinks(facts: Collection[AttemptRecord]) -> dict[str, str]:
     numbers = (fact.attempt for fact in facts if fact.kind is AttemptFact.READY)
     newest = ready_of(facts, max(numbers, default=0))
     return dict(newest.on_checkpoint) if newest else {}
+
+
+def noted_by(
+    reader: StorageReader, layout: Layout, attempt: int, sinks: Collection[str], ready: Ready
+) -> dict[str, int]:
+    """The newest checkpoint that each sink has noted, else what it held when the attempt began.
+
+    Args:
+        reader: how to look.
+        layout: where things lie.
+        attempt: the attempt.
+        sinks: the on-checkpoint sinks; of one that neither knows nothing is said.
+        ready: what the attempt's READY fact says.
+    """
+    notes = {sink: reader.read(layout.published(sink, attempt)) for sink in sinks}
+    held = ready.published
+    return {
+        **{sink: int(held[sink] or 0) for sink in sinks if sink in held},
+        **{sink: int(note) for sink, note in notes.items() if note is not None},
+    }
 
 
 def driver_of(root: str, facts: Collection[AttemptRecord]) -> tuple[int, str]:

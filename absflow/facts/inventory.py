@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from absflow.errors import NotFoundError
-from absflow.facts.attempts import plain_root, read_attempts
+from absflow.facts.attempts import noted_by, plain_root, read_attempts
 from absflow.facts.reading import FactReader, StorageReader
 from absflow.facts.records import AttemptRecord, Ready, attempts_of, details_of, ready_of
 from absflow.facts.stages import Stages, stages_of, whose_completed
@@ -92,7 +92,7 @@ def gather(
     origins = {a.attempt: _origin(layout.root, a) for a in attempts}
     facts = FactReader(reader, layout)
     ready = ready_of(started, current)
-    held = _published(reader, layout, current, sinks, ready or Ready())
+    held = noted_by(reader, layout, current, sinks, ready or Ready())
     named = {*origins.values(), *asked, *held.values()} - {0}
     known = facts.known(attempt=current, named=named)
     graph = details_of(started, current, AttemptFact.STARTED) or {}
@@ -288,22 +288,6 @@ def _committed(reader: StorageReader, layout: Layout, stage: str, attempt: int) 
     """The newest batch in Spark's commit log; -1 if there is none."""
     names = reader.names(f"{layout.spark_checkpoint(stage, attempt)}/commits")
     return max((int(name) for name in names if name.isdecimal()), default=-1)
-
-
-def _published(
-    reader: StorageReader,
-    layout: Layout,
-    current: int,
-    sinks: Collection[str],
-    ready: Ready,
-) -> dict[str, int]:
-    """The newest checkpoint that each sink has noted, else what it held when the attempt began."""
-    notes = {sink: reader.read(layout.published(sink, current)) for sink in sinks}
-    held = ready.published
-    return {
-        **{sink: int(held[sink] or 0) for sink in sinks if sink in held},
-        **{sink: int(note) for sink, note in notes.items() if note is not None},
-    }
 
 
 def _attempts_in(names: Iterable[str]) -> frozenset[int]:

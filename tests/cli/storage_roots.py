@@ -121,11 +121,15 @@ class Root:
 
 
 def write_root(
-    path: Path, stages: Iterable[Stage], checkpoints: Iterable[Checkpoint], attempt: int = 1
+    path: Path,
+    stages: Iterable[Stage],
+    checkpoints: Iterable[Checkpoint],
+    attempt: int = 1,
+    sinks: Mapping[str, str] | None = None,
 ) -> Root:
-    """Write all tables of a job."""
+    """Write all tables of a job; ``sinks`` are the stages of those that publish, by name."""
     root = Root(path, {s.name: s for s in stages}, tuple(checkpoints))
-    _write(path / "attempts", ATTEMPTS, _attempts(root, attempt))
+    _write(path / "attempts", ATTEMPTS, _attempts(root, attempt, sinks or {}))
     _write(path / "barriers", BARRIERS, _barriers(root, attempt))
     _write(path / "overtakes", OVERTAKES, [])
     sets = {name: _sets(root, stage) for name, stage in root.stages.items()}
@@ -139,7 +143,7 @@ def write_root(
     return root
 
 
-def _attempts(root: Root, attempt: int) -> list[Row]:
+def _attempts(root: Root, attempt: int, sinks: Mapping[str, str]) -> list[Row]:
     def text(schema: pa.Schema) -> list[list[str]]:
         return [[f.name, str(f.type)] for f in schema]
 
@@ -153,7 +157,7 @@ def _attempts(root: Root, attempt: int) -> list[Row]:
         }
         for s in root.stages.values()
     }
-    ready = {"published": {}, "on_checkpoint": {}}
+    ready = {"published": dict.fromkeys(sinks, 0), "on_checkpoint": dict(sinks)}
     fact = {"attempt": attempt, "incarnation": 1, "at": START, "fingerprint": "f"}
     return [
         {**fact, "kind": "STARTED", "details": json.dumps(details)},

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from pathlib import Path
 
 import pyarrow as pa
 from commands_run import document, failure, run, succeed
@@ -62,6 +63,28 @@ def test_late_rows_are_in_the_documents_and_on_the_screen(tmp_path):
     (shown,) = last["stages"]
     assert (shown["watermark"], shown["late_rows"]) == ("2026-01-02T09:00:00+00:00", 1_234)
     assert "late rows  in checkpoint 2: x 1,234" in succeed(root, "status")
+
+
+def test_a_sink_that_is_behind_is_on_the_screen(tmp_path):
+    """By what it has noted; one that has all is in the document only."""
+    keys, columns = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
+    sinks = {"all": "x", "some": "x", "none": "x"}
+    checkpoints = [Checkpoint(1), Checkpoint(2)]
+    root = write_root(tmp_path / "job", [Stage("x", keys, columns)], checkpoints, sinks=sinks)
+    for sink, upto in (("all", 2), ("some", 1)):
+        note = Path(Layout(str(root.path)).published(sink, 1))
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(str(upto))
+    assert document(root, "status")["sinks"] == [
+        {"sink": "all", "published": 2},
+        {"sink": "some", "published": 1},
+        {"sink": "none", "published": 0},
+    ]
+    shown = [line.rstrip() for line in succeed(root, "status").splitlines() if line[:4] == "sink"]
+    assert shown == [
+        "sink       some has what came up to checkpoint 1",
+        "sink       none has nothing yet",
+    ]
 
 
 def test_an_age_that_is_too_old_is_the_exit_code(small):

@@ -116,3 +116,32 @@ def test_a_session_without_delta_is_refused_in_a_line_for_each_thing(tmp_path: P
     assert extensions.startswith("spark.sql.extensions: found none, expected io.delta.sql.Delta")
     assert catalog.startswith("spark.sql.catalog.spark_catalog: found none, expected org.apache.")
     assert not (tmp_path / "job").exists()
+
+
+class Needy(absflow.TransactionalSink):
+    """A sink whose client no worker has."""
+
+    packages = ("no-such-package",)
+
+
+def test_what_a_sink_needs_is_asked_of_workers(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is written."""
+    write_source(tmp_path / "a", files=1, rows=10, seed=1)
+    monkeypatch.setattr(installed, "_is_this", lambda _: False)
+    job = chain(spark, tmp_path)
+    job.sink("needy", "tally", Needy())
+    words = r"^no-such-package on workers \(.*\): found none, expected it; pip install no-such-p"
+    with settings(spark, conf(tmp_path)), pytest.raises(absflow.VersionError, match=words):
+        job.start()
+    assert not (tmp_path / "job").exists()
+
+
+def test_an_extra_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only the package that it would have brought."""
+    monkeypatch.delitem(sys.modules, "absflow.destinations.sql", raising=False)
+    monkeypatch.delitem(vars(absflow), "SqlSink", raising=False)
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    with pytest.raises(absflow.VersionError, match=r"pip install 'absflow\[sql\]' on the driver"):
+        _ = absflow.SqlSink

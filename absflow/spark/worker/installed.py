@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from pyspark import SparkContext
@@ -21,10 +21,14 @@ __all__ = ["check_workers", "found_on_workers", "worker_checks"]
 _ASKED = ("pyarrow", "pandas")
 
 
-def check_workers(spark: SparkSession) -> None:
+def check_workers(spark: SparkSession, more: Collection[str] = ()) -> None:
     """See that the workers' Python has what a stage needs.
 
     Costs nothing where that is this very Python, else a small job of Spark.
+
+    Args:
+        spark: the session.
+        more: packages that sinks need there.
 
     Raises:
         VersionError: it has not; one line for each difference.
@@ -32,11 +36,17 @@ def check_workers(spark: SparkSession) -> None:
     context = spark.sparkContext
     if str(context.master).startswith("local") and _is_this(context.pythonExec):
         return
-    refuse_wrong(worker_checks(found_on_workers(context)))
+    refuse_wrong(worker_checks(found_on_workers(context, more)))
 
 
-def found_on_workers(context: SparkContext) -> dict[str, dict[str, str | None]]:
+def found_on_workers(
+    context: SparkContext, more: Collection[str] = ()
+) -> dict[str, dict[str, str | None]]:
     """The versions of packages by where they were found, in words; as many looks as cores.
+
+    Args:
+        context: Spark's.
+        more: packages beside those of each stage.
 
     Raises:
         VersionError: no worker answers.
@@ -58,7 +68,7 @@ def found_on_workers(context: SparkContext) -> dict[str, dict[str, str | None]]:
         found["absflow"] = "there" if importlib.util.find_spec("absflow") else None
         yield f"{sys.executable} on {platform.node()}", found
 
-    asked = _ASKED
+    asked = (*_ASKED, *more)
     try:
         return dict(ask_workers(context, look))
     except SilentWorkersError as error:
@@ -74,10 +84,11 @@ def worker_checks(found: Mapping[str, Mapping[str, str | None]]) -> list[Check]:
     made = []
     for place, versions in found.items():
         checks = package_checks({name: versions[name] for name in _ASKED})
-        there = versions["absflow"]
-        checks.append(
-            Check("absflow", there or "none", "it", "pip install absflow", there is not None)
-        )
+        checks += [
+            Check(name, version or "none", "it", f"pip install {name}", version is not None)
+            for name, version in versions.items()
+            if name not in _ASKED
+        ]
         made += [
             replace(
                 check,
