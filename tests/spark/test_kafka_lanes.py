@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,24 +15,22 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
-from kafka_broker import broker
 
 import absflow
 from absflow.columnar.publishing import Lane, LanePublication, publish
 from absflow.errors import FencedError, GraphError, StorageError
 from absflow.protocol.recovery.marker import Marker
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 LANE = "absflow-0b5c-out-0"
 MADE = LanePublication(LANE, driver=1, lanes=1, attempt=1, checkpoint_id=7)
 IDS = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with broker(tmp_path_factory.mktemp("broker")) as running:
-        yield running
+@pytest.fixture
+def servers(kafka: str) -> str:
+    return kafka
 
 
 @pytest.fixture

@@ -180,6 +180,7 @@ def test_a_sink_that_is_down_holds_back_only_itself(
     assert_same_rows(lite_rows(tmp_path), rows, ["id"])
 
 
+@pytest.mark.soak
 def test_lanes_come_and_go(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +217,7 @@ def test_lanes_come_and_go(
     assert_same_rows(lite_rows(tmp_path), expected(tmp_path, 5)["sink"], ["id"])
 
 
+@pytest.mark.soak
 def test_a_new_sink_and_a_fork(spark: SparkSession, tmp_path: Path) -> None:
     """Both get the rows behind the checkpoint; a fork into the same table has lanes of its own."""
     source = source_files(tmp_path / "a", rows=60, seed=11)

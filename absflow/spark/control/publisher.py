@@ -40,6 +40,8 @@ __all__ = ["Publisher"]
 
 _LOG = logging.getLogger(__name__)
 _POOL = "absflow-publisher"
+# A job that ends does not wait longer for a sink that fails, but for the try that is under way.
+_LONG_MS = 60_000
 _ORDER = [field.name for field in ORDER_FIELDS]
 _OWN = [field.name for field in (*CHANNEL_FIELDS, *TIME_FIELDS)]
 
@@ -179,7 +181,7 @@ class _Outbox:
         now = clock.steady_ms()
         # With the time since when each waits.
         self._waiting = deque((publication, now) for publication in owed.missing)
-        self._closing = False
+        self._closed_ms: int | None = None
         self._said = SinkProgress(published=owed.noted)
         self._failure: tuple[Publication, Exception] | None = None
         self._thread = threading.Thread(
@@ -202,7 +204,7 @@ class _Outbox:
     def close(self) -> None:
         """Let the thread end once nothing waits, or what does has failed often enough."""
         with self._changed:
-            self._closing = True
+            self._closed_ms = clock.steady_ms()
             self._changed.notify()
 
     def join(self) -> tuple[Publication, Exception] | None:
@@ -232,7 +234,7 @@ class _Outbox:
         """The publication to make; None once there will be none."""
         with self._changed:
             while not self._waiting:
-                if self._closing:
+                if self._closed_ms is not None:
                     return None
                 self._changed.wait()
             return self._waiting[0][0]
@@ -247,18 +249,34 @@ class _Outbox:
                 _LOG.warning("sink %s: a newer driver publishes", self._sink, exc_info=True)
                 return False  # the job's thread sees it, too; the newer driver makes it good
             except Exception as error:  # of any destination; it is seen in the progress
-                _LOG.exception("sink %s, checkpoint %d", self._sink, publication.checkpoint_id)
                 tried, delay = on_failure(policy, tried, 0, 0)
-                if delay is None and self._closing:
+                if self._gives_up(delay):
                     self._failure = publication, error
                     return False
+                wait_ms = policy.max_ms if delay is None else delay
+                _LOG.warning(
+                    "checkpoint %d could not be published to sink %s, and is tried again in %d ms: "
+                    "%s",
+                    publication.checkpoint_id,
+                    self._sink,
+                    wait_ms,
+                    without_stack(str(error)),
+                )
+                _LOG.debug("the same with its stack", exc_info=True)
                 self._note(error)
-                self._wait(policy.max_ms if delay is None else delay)
+                self._wait(wait_ms)
             else:
                 _LOG.info(
                     "checkpoint %d published to sink %s", publication.checkpoint_id, self._sink
                 )
                 return True
+
+    def _gives_up(self, delay_ms: int | None) -> bool:
+        """Whether the job ends, and it was tried often enough, or long enough: a try may hang."""
+        since = self._closed_ms
+        if since is None:
+            return False
+        return delay_ms is None or clock.steady_ms() - since > _LONG_MS
 
     def _note(self, error: Exception) -> None:
         with self._changed:
@@ -268,7 +286,7 @@ class _Outbox:
     def _wait(self, delay_ms: int) -> None:
         """Not longer once the job ends."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closing, delay_ms / 1000)
+            self._changed.wait_for(lambda: self._closed_ms is not None, delay_ms / 1000)
 
 
 def _in_order(rows: DataFrame) -> DataFrame:
