@@ -265,7 +265,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize(
     "point",
-    [("absflow.sinks.add_columns", False), ("absflow.spark.start.attempt._published", True)],
+    [("absflow.sinks.add_columns", False), ("absflow.spark.start.attempt.held_at_start", True)],
 )
 def test_a_kill_before_the_attempt_is_ready_is_made_good(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: tuple[str, bool]
