@@ -21,13 +21,13 @@ import numpy as np
 import pyarrow as pa
 from _quick import usual
 from _results import Results, arguments
-from confluent_kafka.admin import AdminClient, NewTopic
 
 import absflow
 from absflow.columnar.publishing import LanePublication, publish
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "spark"))
 from kafka_broker import broker
+from kafka_client import make_topic
 from postgres_server import postgres
 
 ROWS, BATCH = usual(1_000_000, 200_000), 10_000
@@ -69,9 +69,7 @@ def main(runs: int, write: bool) -> None:
     """Each destination, each number of lanes, so often."""
     results = Results("outputs", "rows/s")
     with tempfile.TemporaryDirectory() as folder, broker(Path(folder)) as servers:
-        admin = AdminClient({"bootstrap.servers": servers})
-        for made in admin.create_topics([NewTopic("out", 4, 1)]).values():
-            made.result(60)
+        make_topic(servers, "out", 4)
         with postgres() as server:
             sinks: dict[str, tuple[absflow.TransactionalSink, bool]] = {
                 "Kafka, bytes": (

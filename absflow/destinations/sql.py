@@ -7,7 +7,7 @@ import io
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from pyarrow import csv
 from pyspark.sql import SparkSession
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.pool import NullPool
 
-from absflow.destinations.sql_tables import check_columns, lanes_table, table_for
+from absflow.destinations.sql_tables import check_columns, lanes_table, make_table, sql_table
 from absflow.errors import FencedError, StorageError
 from absflow.transactional import Lane, TransactionalSink
 
@@ -72,7 +72,7 @@ class SqlSink(TransactionalSink):
         """
         written = [f for f in schema if f.name != self.deleted]
         with self._engine().begin() as connection:
-            table_for(connection, self.table, self.table, pa.schema(written), self.keys)
+            make_table(connection, self.table, self.table, pa.schema(written), self.keys)
             lanes_table(self.table).create(connection, checkfirst=True)
 
     def describe(self) -> str:
@@ -162,7 +162,7 @@ class _SqlLane:
         sink = self._sink
         if self._table is None:
             written = pa.schema([f for f in rows.schema if f.name != sink.deleted])
-            self._table = table_for(self._connection, sink.table, sink.table, written, sink.keys)
+            self._table = sql_table(sink.table, written)
         if not sink.keys:
             self._insert(self._table, rows)
             return
@@ -254,9 +254,22 @@ class _SqlLane:
         into = f"{preparer.format_table(table)} ({columns})"
         text = io.BytesIO()
         csv.write_csv(_as_text(rows), text, csv.WriteOptions(include_header=False))
+        dialect = self._connection.dialect
+        statement = f"COPY {into} FROM STDIN (FORMAT csv)"
         cursor = self._connection.connection.cursor()
-        with cursor.copy(f"COPY {into} FROM STDIN (FORMAT csv)") as copy:
-            copy.write(text.getbuffer())
+        try:
+            with cursor.copy(statement) as copy:
+                copy.write(text.getbuffer())
+        except dialect.loaded_dbapi.Error as error:
+            # As for a statement of its own: who rolls back a connection that is gone must know it,
+            # else that error hides this one.
+            if dialect.is_disconnect(
+                error, cast(Any, self._connection.connection.dbapi_connection), cursor
+            ):
+                self._connection.invalidate(error)
+            raise DBAPIError.instance(
+                statement, None, error, dialect.loaded_dbapi.Error, dialect=dialect
+            ) from error
 
 
 def _marker(connection: sa.Connection, lanes: sa.Table, lane: str) -> str | None:
@@ -266,9 +279,11 @@ def _marker(connection: sa.Connection, lanes: sa.Table, lane: str) -> str | None
 
 def _newest(rows: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
     """The last row of each key."""
-    at = pa.table({**{f"k{i}": rows.column(key) for i, key in enumerate(keys)}})
-    at = at.append_column("at", pa.array(range(rows.num_rows), pa.int64()))
-    last = at.group_by([f"k{i}" for i in range(len(keys))]).aggregate([("at", "max")])
+    at = pa.table(
+        [*(rows.column(key) for key in keys), pa.array(range(rows.num_rows))],
+        [*map(str, range(len(keys))), "at"],
+    )
+    last = at.group_by(at.schema.names[:-1]).aggregate([("at", "max")])
     return rows.take(last["at_max"].combine_chunks().sort())
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.engine.interfaces import ReflectedColumn
 
 from absflow.errors import GraphError
 
-__all__ = ["check_columns", "lanes_table", "table_for"]
+__all__ = ["check_columns", "lanes_table", "make_table", "sql_table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +99,38 @@ def check_columns(sink: str, schema: pa.Schema, key: Sequence[str], deleted: str
             )
 
 
-def table_for(
+def sql_table(name: str, schema: pa.Schema, key: Sequence[str] = ()) -> sa.Table:
+    """The table of this name with the columns that are written; the database is not asked.
+
+    Args:
+        name: ``table`` or ``schema.table``.
+        schema: the columns.
+        key: the key columns; none if rows are appended.
+    """
+    where, _, table = name.rpartition(".")
+    columns = (
+        sa.Column(
+            field.name,
+            _kind(field.type).made(field.type),
+            primary_key=field.name in key,
+            autoincrement=False,
+        )
+        for field in schema
+    )
+    return sa.Table(table, sa.MetaData(), *columns, schema=where or None)
+
+
+def make_table(
     connection: sa.Connection, sink: str, name: str, schema: pa.Schema, key: Sequence[str]
-) -> sa.Table:
-    """The table of this name; it is made if it is not there.
+) -> None:
+    """Make the table, if it is not there.
 
     Args:
         connection: of the database.
         sink: the sink, for errors.
-        name: ``table`` or ``schema.table``.
-        schema: the columns that are written.
-        key: the key columns; none if rows are appended.
+        name: as :func:`sql_table` takes it, and so are the next two.
+        schema: the columns.
+        key: the key columns.
 
     Raises:
         GraphError: the table that is there is of another shape.
@@ -118,15 +139,8 @@ def table_for(
     where = of_schema or None
     inspector = sa.inspect(connection)
     if not inspector.has_table(table, where):
-        columns = (
-            sa.Column(
-                field.name, _made(field.type), primary_key=field.name in key, autoincrement=False
-            )
-            for field in schema
-        )
-        made = sa.Table(table, sa.MetaData(), *columns, schema=where)
-        made.create(connection)
-        return made
+        sql_table(name, schema, key).create(connection)
+        return
     there = {column["name"]: column for column in inspector.get_columns(table, where)}
     _check_shape(sink, name, schema, there)
     if key and {*key} not in _unique(inspector, table, where):
@@ -134,8 +148,6 @@ def table_for(
             f"sink {sink!r}: table {name!r} has no primary key or unique constraint over "
             f"{[*key]}, without which there may be two rows of a key; add it"
         )
-    columns = (sa.Column(field.name, there[field.name]["type"]) for field in schema)
-    return sa.Table(table, sa.MetaData(), *columns, schema=where)
 
 
 def _check_shape(
@@ -148,7 +160,7 @@ def _check_shape(
                 f"sink {sink!r}: table {name!r} has no column {field.name!r}; it has {[*there]}. "
                 "Add it, or name another table"
             )
-        kind = next(kind for kind in _KINDS if kind.fits(field.type))
+        kind = _kind(field.type)
         found = there[field.name]["type"]
         if not isinstance(found, kind.taken):
             raise GraphError(
@@ -187,8 +199,8 @@ def lanes_table(like: str) -> sa.Table:
     )
 
 
-def _made(of: pa.DataType) -> Any:
-    return next(kind for kind in _KINDS if kind.fits(of)).made(of)
+def _kind(of: pa.DataType) -> _Kind:
+    return next(kind for kind in _KINDS if kind.fits(of))
 
 
 def _unique(inspector: sa.Inspector, table: str, schema: str | None) -> list[set[str]]:

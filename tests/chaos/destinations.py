@@ -6,24 +6,20 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import sqlalchemy as sa
-from confluent_kafka import Consumer, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 sys.path.append(str(Path(__file__).parents[1] / "spark"))
 from kafka_broker import CONNECTOR, broker, jars
+from kafka_client import consumed, make_topic
 from postgres_server import postgres
 
 __all__ = ["OUTSIDE", "Outside"]
-
-_WAIT_S = 60
-_PARTITIONS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +50,11 @@ def _kafka(folder: Path, kind: str = "kafka") -> Iterator[Outside]:
     connector = jars(CONNECTOR, folder) if kind == "spark-kafka" else []
     with broker(folder) as servers:
 
-        def make(name: str) -> None:
-            admin = AdminClient({"bootstrap.servers": servers})
-            for made in admin.create_topics([NewTopic(name, _PARTITIONS, 1)]).values():
-                made.result(_WAIT_S)
+        def rows(name: str) -> pd.DataFrame:
+            return pd.DataFrame(json.loads(record.value()) for record in consumed(servers, name))
 
         path = os.pathsep.join(connector)
-        yield Outside(kind, servers, make, lambda name: _consumed(servers, name), path)
-
-
-def _consumed(servers: str, topic: str) -> pd.DataFrame:
-    conf = {
-        "bootstrap.servers": servers,
-        "group.id": "chaos",
-        "isolation.level": "read_committed",
-        "enable.partition.eof": True,
-    }
-    found = []
-    with closing(Consumer(conf)) as consumer:
-        for partition in range(_PARTITIONS):
-            consumer.assign([TopicPartition(topic, partition, 0)])
-            while (record := consumer.poll(_WAIT_S)).error() is None:
-                found.append(json.loads(record.value()))
-            assert record.error().code() == KafkaError._PARTITION_EOF, record.error()
-    return pd.DataFrame(found)
+        yield Outside(kind, servers, partial(make_topic, servers), rows, path)
 
 
 @contextmanager

@@ -30,6 +30,7 @@ LANE_POINTS = (
     "after commit of a transaction",
 )
 _SOON_S = 0.003
+_SMALL = 4000
 
 
 def meets(name: str) -> None:
@@ -88,6 +89,9 @@ class _Kafka(absflow.KafkaSink):
 
 
 class _Sql(absflow.SqlSink):
+    # So that a publication has several transactions, as those of Kafka.
+    transaction_bytes = _SMALL
+
     def open(self, lane: str) -> Lane:
         return _Watched(super().open(lane))
 
@@ -106,10 +110,7 @@ def _spark_kafka(where: str, name: str) -> absflow.Sink:
 def outside_sink(kind: str, where: str, name: str) -> absflow.Sink:
     """The sink of a kind (kafka, postgres), with two lanes and small transactions; spark-kafka."""
     if kind == "kafka":
-        return _Kafka(where, name, key="via", lanes=2, transaction_bytes=4000)
+        return _Kafka(where, name, key="via", lanes=2, transaction_bytes=_SMALL)
     if kind == "spark-kafka":
         return _spark_kafka(where, name)
-    sink = _Sql(where, name, lanes=2)
-    # So that a publication has several transactions, as those of Kafka.
-    object.__setattr__(sink, "transaction_bytes", 4000)
-    return sink
+    return _Sql(where, name, lanes=2)

@@ -13,17 +13,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from lane_cases import IDS, LANE, MADE, batch, prepared, run
 from postgres_server import Postgres, postgres
 from sqlalchemy.pool import NullPool
 
 import absflow
-from absflow.columnar.publishing import Lane, LanePublication, publish
+from absflow.columnar.publishing import Lane, publish
 from absflow.errors import FencedError, GraphError, StorageError
 from absflow.protocol.recovery.marker import Marker
-
-LANE = "absflow-0b5c-out-0"
-MADE = LanePublication(LANE, driver=1, lanes=1, attempt=1, checkpoint_id=7)
-IDS = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
 
 @pytest.fixture(scope="module")
@@ -58,25 +55,13 @@ def rows_of(url: str, table: str = "out") -> list[tuple[object, ...]]:
         return [tuple(row) for row in connection.execute(sa.text(f'SELECT * FROM "{table}"'))]
 
 
-def prepared(url: str, schema: pa.Schema = IDS, **more: object) -> absflow.SqlSink:
-    sink = absflow.SqlSink(url, "out", **more)
-    sink.check("out", schema)
-    sink.prepare(None, schema)
-    return sink
-
-
-def batch(*rows: tuple[object, ...], schema: pa.Schema = IDS) -> pa.RecordBatch:
-    columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in schema]
-    return pa.record_batch(columns, schema=schema)
-
-
-def run(sink: absflow.SqlSink, *batches: pa.RecordBatch, made: LanePublication = MADE) -> int:
-    return publish(made, sink.open, sink.marker, batches)
+def sql_sink(url: str, schema: pa.Schema = IDS, **more: object) -> absflow.SqlSink:
+    return prepared(absflow.SqlSink(url, "out", **more), schema)
 
 
 def test_appended_once(url: str) -> None:
     """Also if it is published again, with the same marker; the next checkpoint behind it."""
-    sink = prepared(url)
+    sink = sql_sink(url)
     assert sink.marker(LANE) is None
     given = batch((1, "a"), (2, None), (3, "")), batch((1, 'of "two"\n lines, \\ and ü'))
     assert run(sink, *given) == 4
@@ -107,7 +92,7 @@ def test_all_kinds_of_values(url: str) -> None:
     at = dt.datetime(2026, 2, 3, 4, 5, 6, 789)
     row = (True, -8, 70_000, 0.5, 1 / 3, Decimal("-1.50"), "s", b"\x00\xff", at.date(), at, "g", 1)
     nulls = (None,) * len(schema)
-    sink = prepared(url, schema)
+    sink = sql_sink(url, schema)
     run(sink, batch(row, nulls, schema=schema))
     reflected = sa.Table("out", sa.MetaData(), autoload_with=engine(url))
     with engine(url).connect() as connection:
@@ -127,7 +112,7 @@ def test_times_with_a_zone(database: Postgres) -> None:
 def test_one_row_per_key(url: str, limit: int | None) -> None:
     """The last one, also within a batch; deletions in their place among them."""
     schema = pa.schema([*IDS, ("gone", pa.bool_())])
-    sink = prepared(url, schema, key="id", deleted="gone")
+    sink = sql_sink(url, schema, key="id", deleted="gone")
     given = (
         batch((1, "a", False), (2, "b", None), (1, "c", False), (3, "d", True), schema=schema),
         batch((2, "", True), (4, "e", False), (4, "f", True), (4, "g", False), schema=schema),
@@ -140,7 +125,7 @@ def test_one_row_per_key(url: str, limit: int | None) -> None:
 
 def test_a_key_of_two_columns_and_nothing_else(url: str) -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
-    sink = prepared(url, schema, key=["a", "b"])
+    sink = sql_sink(url, schema, key=["a", "b"])
     run(sink, batch((1, "x"), (1, "y"), (1, "x"), schema=schema))
     run(sink, batch((1, "y"), schema=schema), made=replace(MADE, checkpoint_id=8))
     assert sorted(rows_of(url)) == [(1, "x"), (1, "y")]
@@ -148,7 +133,7 @@ def test_a_key_of_two_columns_and_nothing_else(url: str) -> None:
 
 def test_who_opened_it_before_commits_nothing(url: str) -> None:
     """Its rows are not there, also if it was in the middle of them."""
-    sink = prepared(url)
+    sink = sql_sink(url)
     with closing(sink.open(LANE)) as older:
         assert older.marker() is None
         with closing(sink.open(LANE)) as newer:
@@ -180,7 +165,7 @@ def test_who_hangs_in_a_transaction_holds_nobody_up(database: Postgres) -> None:
 
 def test_lanes_at_once(url: str) -> None:
     """Four, each with a thread; no row is lost, and each has its marker."""
-    sink = prepared(url)
+    sink = sql_sink(url)
     errors = []
 
     def lane(number: int) -> None:
@@ -203,11 +188,11 @@ def test_a_table_of_another_shape_is_refused(url: str) -> None:
     with engine(url).begin() as connection:
         connection.execute(sa.text("CREATE TABLE out (id BIGINT, v INTEGER)"))
     with pytest.raises(GraphError, match=r"column 'v' of table 'out' is INTEGER.*emits a text"):
-        prepared(url)
+        sql_sink(url)
     with pytest.raises(GraphError, match="has no column 'w'; it has"):
-        prepared(url, pa.schema([("id", pa.int64()), ("w", pa.string())]))
+        sql_sink(url, pa.schema([("id", pa.int64()), ("w", pa.string())]))
     with pytest.raises(GraphError, match=r"no primary key or unique constraint over \['id'\]"):
-        prepared(url, pa.schema([("id", pa.int64())]), key="id")
+        sql_sink(url, pa.schema([("id", pa.int64())]), key="id")
     with engine(url).begin() as connection:
         connection.execute(sa.text("CREATE TABLE must (id BIGINT, v INTEGER NOT NULL)"))
     with pytest.raises(GraphError, match=r"columns \['v'\] of table 'must' must have a value"):

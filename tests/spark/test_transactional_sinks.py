@@ -12,13 +12,12 @@ import pandas as pd
 import pytest
 import sqlalchemy as sa
 from chain import chain, conf, expected, wait
-from confluent_kafka.admin import AdminClient, NewTopic
 from diamond import source_files
+from kafka_client import consumed, make_topic
 from postgres_server import Postgres, postgres
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, files_read, rows_of
 from session import settings
-from test_kafka_lanes import consumed
 
 import absflow
 from absflow.spark.control.lanes import Lanes
@@ -81,9 +80,7 @@ def test_sinks_of_every_kind_in_one_job(
     says in its plan what stays.
     """
     source = source_files(tmp_path / "a", rows=60, seed=5)
-    admin = AdminClient({"bootstrap.servers": kafka})
-    for made in admin.create_topics([NewTopic("every", 3, 1)]).values():
-        made.result(30)
+    make_topic(kafka, "every")
     sinks = {
         "lite": lite(tmp_path, key="id"),
         "sql": absflow.SqlSink(server.url, "every", lanes=2),

@@ -62,11 +62,9 @@ class Marker:
         if self.published.get(attempt, 0) >= checkpoint_id:
             return None
         begun = self.begun
-        same = begun is not None and (begun.attempt, begun.checkpoint_id) == (
-            attempt,
-            checkpoint_id,
-        )
-        return begun.rows if begun is not None and same else 0
+        if begun is None or (begun.attempt, begun.checkpoint_id) != (attempt, checkpoint_id):
+            return 0
+        return begun.rows
 
     def behind_some(self, attempt: int, checkpoint_id: int, rows: int) -> Marker:
         """The marker of a transaction behind which more rows of the publication follow."""
