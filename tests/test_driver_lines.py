@@ -69,9 +69,11 @@ def test_barriers_and_ends_of_channels_are_control_rows() -> None:
         {**before.inputs, "b": InputState(ended=True), "source": InputState(ended=True)}
     )
     arrived = (("", 3, 0), ("a", 1, 0), ("a", 2, 0), ("source", 1, 0))
-    outcome = StageOutcome(after, arrived, frozenset(), {}, {}, {})
+    outcome = StageOutcome(after, arrived, frozenset(), {}, {}, {}, {})
     assert channel_control_rows(spec, before, outcome) == 3
-    assert channel_control_rows(spec, after, StageOutcome(after, (), frozenset(), {}, {}, {})) == 0
+    assert (
+        channel_control_rows(spec, after, StageOutcome(after, (), frozenset(), {}, {}, {}, {})) == 0
+    )
 
 
 @pytest.mark.parametrize(

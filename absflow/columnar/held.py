@@ -59,6 +59,16 @@ class HeldPages:
         counts = [*self._unread.values(), *((p.rows, len(p.payload)) for p in self._pages)]
         return sum(rows for rows, _ in counts), sum(size for _, size in counts)
 
+    def rows_between(self, below: Limits, upto: Limits) -> dict[int, int]:
+        """By epoch, the rows that ``upto`` admits and ``below`` does not."""
+        found: dict[int, int] = {}
+        counts = [(*key, rows) for key, (rows, _) in self._unread.items()]
+        counts += [(page.input, page.checkpoint_id, page.rows) for page in self._pages]
+        for name, epoch, rows in counts:
+            if _is_due(name, epoch, upto) and not _is_due(name, epoch, below):
+                found[epoch] = found.get(epoch, 0) + rows
+        return found
+
     def take(self, upto: Limits) -> list[Page]:
         """The pages that are due, held ones before new ones; they wait no more.
 

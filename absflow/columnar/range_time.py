@@ -9,10 +9,10 @@ from dataclasses import replace
 from absflow.columnar.batch import Batch, RangeWork
 from absflow.columnar.event_time import BatchTime, TimeReport, watermark_payload
 from absflow.columnar.pages import Page, PageKind
-from absflow.columnar.spec import StageSpec, input_names
+from absflow.columnar.spec import StageSpec, gates
 from absflow.columnar.stored import KeyGroupState
 from absflow.columnar.timers import NEVER, piece_of
-from absflow.protocol import alignment_state, watermarks
+from absflow.protocol import watermarks
 
 __all__ = ["due_groups", "most_of_each", "said_of_time"]
 
@@ -93,8 +93,7 @@ def said_of_time(
         return
     made = None
     if time is not None:
-        gates = {name: alignment_state.gate(batch.alignment, name) for name in input_names(spec)}
-        made = time.finish(gates)
+        made = time.finish(gates(spec, batch.alignment))
     if made is None and not (late or unsettled):
         return
     if made is None:

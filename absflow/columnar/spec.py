@@ -12,7 +12,7 @@ from absflow.columnar.expiry import Expiry
 from absflow.columnar.pages import ORDER_FIELDS
 from absflow.columnar.process import Process
 from absflow.columnar.timers import Domain
-from absflow.protocol import alignment, event_time
+from absflow.protocol import alignment, alignment_state, event_time
 from absflow.protocol.alignment_state import Alignment
 from absflow.protocol.event_time import EventTime
 
@@ -80,6 +80,7 @@ class StageSpec:
             the time at which a key was touched last.
         output_time: the column of its output that has the rows' event times, if one does.
         watermark_delay: how much older than its watermark these may be, microseconds.
+        at_least_once: it processes what stands behind a barrier before it has snapshotted.
     """
 
     name: str
@@ -93,6 +94,7 @@ class StageSpec:
     expiry: Expiry | None = None
     output_time: str | None = None
     watermark_delay: int = 0
+    at_least_once: bool = False
 
     @property
     def timed(self) -> bool:
@@ -126,6 +128,12 @@ class StageSpec:
     def start(self, last: int) -> Alignment:
         """Its alignment when it has read nothing since checkpoint ``last`` (0: ever)."""
         return alignment.start(input_names(self), last)
+
+
+def gates(spec: StageSpec, align: Alignment) -> dict[str, int | None]:
+    """By input, the highest epoch that may be processed now; None for any."""
+    early = spec.at_least_once
+    return {name: alignment_state.gate(align, name, early=early) for name in input_names(spec)}
 
 
 def input_names(spec: StageSpec) -> list[str]:

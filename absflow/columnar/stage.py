@@ -35,7 +35,7 @@ from absflow.columnar.piece_files import INLINE, StateFiles
 from absflow.columnar.pieces import PAGE_BYTES
 from absflow.columnar.range_time import due_groups, most_of_each, said_of_time
 from absflow.columnar.restoring import Restoring
-from absflow.columnar.spec import StageSpec, input_names
+from absflow.columnar.spec import StageSpec, gates, input_names
 from absflow.columnar.stored import KeyGroupState, in_range, of_range, retire, store
 from absflow.columnar.work import Work
 from absflow.protocol import alignment, alignment_state
@@ -184,8 +184,8 @@ def run_key_group(
     """
     yield from (_with_epoch(spec, p, batch.alignment) for p in pages if p.kind in FOR_THE_DRIVER)
     align, said, seen = _align(spec, batch.alignment, pages)
-    data = [_with_epoch(spec, p, batch.alignment) for p in pages if p.kind is PageKind.DATA]
-    data.sort(key=lambda p: (spec.order(p.input), p.seq))
+    rows = (_with_epoch(spec, p, batch.alignment) for p in pages if p.kind is PageKind.DATA)
+    data = sorted(rows, key=lambda p: (spec.order(p.input), p.seq))
     what = f"held pages of stage {spec.name!r}, key group {key_group}"
     waiting = HeldPages(stored, data, files, what)
     work = Work(spec, key_group, batch, stored, waiting, batch.alignment, files, page_bytes)
@@ -194,20 +194,28 @@ def run_key_group(
     for action in said:
         if isinstance(action, TakeSnapshot):
             limit = action.barrier.checkpoint_id
-            upto = dict.fromkeys(input_names(spec), limit)
-            yield from work.process(upto=upto)
-            reached = None if time is None else time.step(next(steps), upto, limit)
+            before = dict.fromkeys(input_names(spec), limit)
+            yield from work.process(upto=before)
+            reached = None if time is None else time.step(next(steps), before, limit)
             yield from work.advance(reached)
             yield from work.snapshot(action.barrier, reached)
-    gates = {name: alignment_state.gate(align, name) for name in input_names(spec)}
-    yield from work.process(upto=gates)
-    yield from work.advance(None if time is None else time.step(next(steps), gates))
+    early, upto = _early(spec, align, waiting), gates(spec, align)
+    yield from work.process(upto=upto)
+    yield from work.advance(None if time is None else time.step(next(steps), upto))
     yield from work.end()
     if any(isinstance(action, EndStage) for action in said):
         yield Page(key_group, PageKind.END, checkpoint_id=align.epoch)
-    if seen or work.pages:
-        yield work.report(align, seen, said)
+    if seen or work.pages or early:
+        yield work.report(align, seen, said, early)
     return _keep(work)
+
+
+def _early(spec: StageSpec, align: Alignment, waiting: HeldPages) -> dict[int, int]:
+    """By epoch, the rows that are due though alignment would hold them."""
+    if not spec.at_least_once:
+        return {}
+    aligned = {name: alignment_state.gate(align, name) for name in input_names(spec)}
+    return waiting.rows_between(aligned, gates(spec, align))
 
 
 def _restored(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np
@@ -150,9 +150,20 @@ class Work(TimerWork):
             self.together.note_pending(self.pending, barrier.checkpoint_id)
 
     def report(
-        self, align: Alignment, seen: Sequence[Page], said: Sequence[alignment.Action]
+        self,
+        align: Alignment,
+        seen: Sequence[Page],
+        said: Sequence[alignment.Action],
+        early: Mapping[int, int],
     ) -> Page:
-        """What the driver needs to know: one JSON object, the same keys in every one."""
+        """What the driver needs to know: one JSON object, the same keys in every one.
+
+        Args:
+            align: the alignment behind the batch.
+            seen: the batch's control pages.
+            said: what they have come to.
+            early: by epoch, the rows that were processed though alignment would hold them.
+        """
         skipped = [a for a in said if isinstance(a, Discard) and a.reason is Reason.SKIPPED]
         barriers = [p for p in seen if p.kind in (PageKind.BARRIER, PageKind.OVERTAKE)]
         held_rows, held_bytes = self.pages.counts
@@ -163,6 +174,7 @@ class Work(TimerWork):
             "snapshots": [astuple(snapshot) for snapshot in self.snapshots],
             "held_rows": held_rows,
             "held_bytes": held_bytes,
+            "early": sorted(early.items()),
         }
         payload = json.dumps(report).encode()
         return Page(self.key_group, PageKind.REPORT, self.spec.name, payload=payload)

@@ -114,6 +114,7 @@ _STAGE = pa.struct(
         ("event_time", pa.string()),
         ("expired_upto", _TIME),
         ("late_emitted", pa.int64()),
+        ("early_rows", pa.int64()),
     ]
 )
 # A row of `checkpoints` that is no fact of a checkpoint: the answer to a request that got none.

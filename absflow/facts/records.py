@@ -304,7 +304,9 @@ def stage_of(row: Mapping[str, Any]) -> StageManifest:
         ChannelState(row["stage"], **{**state, "files": tuple(state["files"] or ())})
         for state in row["in_flight"] or []
     )
-    known = {n: row[n] for n in _REPORT if n not in _MEASURED or row.get(n) is not None}
+    known: dict[str, Any] = {
+        n: row.get(n) for n in _REPORT if n not in _MEASURED or row.get(n) is not None
+    }
     if row.get("event_time") is not None:
         known["time"] = event_time.from_json(row["event_time"])
     if row.get("expired_upto") is not None:

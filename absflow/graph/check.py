@@ -51,6 +51,8 @@ def check(
     sinks: list[SinkNode],
     key_groups: int,
     edges: str,
+    *,
+    at_least_once: bool = False,
 ) -> Graph:
     """Check a declared graph and resolve it.
 
@@ -64,6 +66,7 @@ def check(
         sinks: as declared.
         key_groups: of every stage.
         edges: the setting.
+        at_least_once: no stage waits for a barrier.
 
     Raises:
         GraphError: the first thing that is wrong, and what to do about it.
@@ -92,7 +95,8 @@ def check(
                 inputs.append(_stage_input(specs[given]))
             else:
                 inputs.append(_root_input(by_source[given], forwards))
-        specs[name] = _spec(node, tuple(inputs), key_groups)
+        spec = _spec(node, tuple(inputs), key_groups)
+        specs[name] = replace(spec, at_least_once=at_least_once)
         upstream[name] = tuple(read)
     if edges != "channel":
         specs = _with_direct_edges(specs, {sink.stage for sink in sinks}, edges)

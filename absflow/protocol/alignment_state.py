@@ -116,7 +116,7 @@ def status(state: Alignment, name: str) -> InputStatus:
     return InputStatus.ENDED if given.ended else InputStatus.OPEN
 
 
-def gate(state: Alignment, name: str) -> int | None:
+def gate(state: Alignment, name: str, *, early: bool = False) -> int | None:
     """The highest epoch that may be processed on ``name`` now; None means that all may.
 
     A blocked input admits what is before its first undecided barrier. An open one admits the rows
@@ -124,9 +124,12 @@ def gate(state: Alignment, name: str) -> int | None:
     a batch that snapshots n emits rows of n and n + 1 in one commit and barrier n in the next, and
     a reader may stop between the two, or inside the first. Barriers that the stage has overtaken
     count as brought.
+
+    ``early`` is for at-least-once checkpoints: a blocked input then admits what an open one does,
+    so a snapshot has rows that a restore reads again.
     """
     given = input_of(state, name)
-    if given.waiting:
+    if given.waiting and not early:
         return given.waiting[0].checkpoint_id
     return None if given.ended else brought(state, name) + 1
 

@@ -134,6 +134,8 @@ class StageReport:
             small snapshot, which its micro-batch appends.
         late_rows: rows of its root inputs that came late since the snapshot before.
         late_emitted: rows that it has emitted behind its own watermark since then.
+        early_rows: rows from behind the checkpoint that its state has already, so that a restore
+            reads them once more; None of a checkpoint that is exactly once.
         expired_upto: state that was touched last up to then had expired there, microseconds since
             1970 (UTC); None if none had.
         time: its event time there; None if it has none.
@@ -158,6 +160,7 @@ class StageReport:
     async_ms: int = 0
     late_rows: int = 0
     late_emitted: int = 0
+    early_rows: int | None = None
     expired_upto: int | None = None
     time: EventTime | None = None
 

@@ -93,10 +93,11 @@ SETTINGS: tuple[Setting, ...] = (
         "checkpoint.mode",
         "checkpoint_mode",
         "aligned",
-        one_of("aligned", "unaligned"),
+        one_of("aligned", "unaligned", "at-least-once"),
         "aligned: a stage waits until the barrier has come on all of its inputs. unaligned: a "
-        "checkpoint overtakes the rows in flight, and they become part of it. Savepoints are "
-        "always aligned.",
+        "checkpoint overtakes the rows in flight, and they become part of it; savepoints are "
+        "aligned. at-least-once: no stage waits, savepoints included; a restore may process rows "
+        "twice.",
     ),
     Setting(
         "checkpoint.aligned-timeout",
@@ -172,7 +173,7 @@ SETTINGS: tuple[Setting, ...] = (
         "32KiB",
         size_bytes,
         "A key group with less state than this keeps it in Spark's state store. One with more "
-        "keeps it in files below the storage root, if that is a directory on every machine.",
+        "keeps it in files below the storage root.",
     ),
     Setting(
         "page.max-bytes",

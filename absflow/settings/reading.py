@@ -53,8 +53,8 @@ class Settings:
     @property
     def overtakes_after_ms(self) -> int | None:
         """How long a checkpoint's barriers may take to align; None for as long as they need."""
-        unaligned = self.checkpoint_mode == "unaligned"
-        return 0 if unaligned else self.checkpoint_aligned_timeout_ms
+        after = {"unaligned": 0, "at-least-once": None}
+        return after.get(self.checkpoint_mode, self.checkpoint_aligned_timeout_ms)
 
     @property
     def restart_policy(self) -> RestartPolicy:

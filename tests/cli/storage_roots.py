@@ -373,6 +373,7 @@ def _report(c: Checkpoint, number: int, stage: Stage, changed: int, lineage: Ite
         "watermark": None,
         "late_rows": 0,
         "late_emitted": 0,
+        "early_rows": None,
         "event_time": None,
         "expired_upto": None,
     }

@@ -34,6 +34,7 @@ class Arrived:
         held_bytes: their bytes.
         newest: of a root input with event time whose barrier has come, the greatest event time of
             each partition there.
+        early_rows: rows from behind its barriers that the state has already.
     """
 
     at_ms: int
@@ -42,6 +43,7 @@ class Arrived:
     held_rows: int = 0
     held_bytes: int = 0
     newest: dict[str, dict[str, int | None]] = field(default_factory=dict)
+    early_rows: int = 0
 
 
 class AlignmentLog:

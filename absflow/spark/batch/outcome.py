@@ -6,6 +6,7 @@ No I/O: from the pages' payloads to one record.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,7 @@ class StageOutcome:
         held: rows and bytes held, by key group.
         expired_upto: by checkpoint, state that was touched last up to then had expired, in
             microseconds since 1970 (UTC); of a stage whose state does not expire there is none.
+        early: by epoch, the rows that were processed though alignment would hold them.
     """
 
     after: Alignment
@@ -44,11 +46,18 @@ class StageOutcome:
     snapshots: dict[int, tuple[int, int, int, int]]
     held: dict[int, tuple[int, int]]
     expired_upto: dict[int, int]
+    early: dict[int, int]
 
     @property
     def changed(self) -> list[int]:
         """The checkpoints whose snapshots hold anything, rising."""
         return sorted(n for n, (rows, *_) in self.snapshots.items() if rows)
+
+    def early_rows(self, checkpoint_id: int) -> int:
+        """How many rows from behind a checkpoint were processed, and it is not snapshotted yet."""
+        if checkpoint_id in self.snapshots:  # they came behind it
+            return 0
+        return sum(rows for epoch, rows in self.early.items() if epoch > checkpoint_id)
 
 
 def channel_control_rows(spec: StageSpec, before: Alignment, outcome: StageOutcome) -> int:
@@ -136,6 +145,9 @@ def merge_reports(spec: StageSpec, reports: Sequence[tuple[int, str]]) -> StageO
             total = snapshots.setdefault(checkpoint_id, [0, 0, 0, 0])
             for place, number in enumerate(numbers):
                 total[place] += number
+    early: dict[int, int] = defaultdict(int)
+    for epoch, rows in (each for report in parsed.values() for each in report["early"]):
+        early[epoch] += rows
     arrived: list[tuple[str, int, int]] = next((r["arrived"] for r in controlled.values()), [])
     return StageOutcome(
         after=alignment_state.from_json(texts.pop()),
@@ -144,4 +156,5 @@ def merge_reports(spec: StageSpec, reports: Sequence[tuple[int, str]]) -> StageO
         snapshots={n: (t[0], t[1], t[2], t[3]) for n, t in snapshots.items()},
         held={g: (r["held_rows"], r["held_bytes"]) for g, r in parsed.items()},
         expired_upto=expired_upto,
+        early=dict(early),
     )

@@ -187,6 +187,8 @@ class ChainStage:
             for name in roots:  # a root input that ended before brought no barrier
                 self._keep_position(note, name, offsets)
         self._note_held(outcome)
+        for checkpoint_id, note in self._arrived.items():
+            note.early_rows += outcome.early_rows(checkpoint_id)
 
     def _note_held(self, outcome: StageOutcome) -> None:
         self._held.update(outcome.held)
@@ -359,6 +361,7 @@ class ChainStage:
             commit_ms=times.commit_ms,
             late_rows=late_rows,
             late_emitted=late_emitted,
+            early_rows=note.early_rows if self.spec.at_least_once else None,
             expired_upto=outcome.expired_upto.get(checkpoint_id),
             time=self._time_at(checkpoint_id),
         )
