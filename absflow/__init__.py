@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from absflow.columnar.process import Context, Result
     from absflow.columnar.publishing import Lane
     from absflow.columnar.row_timers import KeyTimers, Timer
+    from absflow.destinations.files import FileSink
     from absflow.destinations.kafka import KafkaSink
     from absflow.destinations.sql import SqlSink
     from absflow.job import Job
@@ -56,6 +57,7 @@ __all__ = [
     "DeletionError",
     "DeltaSink",
     "FencedError",
+    "FileSink",
     "ForeachBatchSink",
     "GraphError",
     "History",
@@ -96,6 +98,7 @@ if not TYPE_CHECKING:  # a checker that saw this would take any name for one of 
     _LAZY = {
         "Context": "absflow.columnar.process",
         "DeltaSink": "absflow.sinks",
+        "FileSink": "absflow.destinations.files",
         "ForeachBatchSink": "absflow.sinks",
         "Job": "absflow.job",
         "KafkaSink": "absflow.destinations.kafka",

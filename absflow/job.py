@@ -30,7 +30,7 @@ from absflow.graph.nodes import Graph, SinkNode, SourceNode, StageNode
 from absflow.graph.places import check_places
 from absflow.settings.catalog import PREFIX
 from absflow.settings.reading import Settings
-from absflow.sinks import DeltaSink, Sink
+from absflow.sinks import ChecksColumns, Sink
 from absflow.spark.control.run import Run
 from absflow.spark.model import InitialState, JobSpec
 from absflow.spark.sources.describe import check_source, describe_source
@@ -41,7 +41,6 @@ from absflow.spark.start.savepoint_writer import write_savepoint
 from absflow.spark.versions import check_versions
 from absflow.spark.worker.sendable import check_sendable
 from absflow.storage.root import StorageRoot
-from absflow.transactional import TransactionalSink
 from absflow.ttl import Ttl, declared_expiry
 from absflow.watermark import Watermark, declared_delay, root_time
 
@@ -206,19 +205,20 @@ class Job:
             mode: "immediate": rows are there with the micro-batch that made them, and a restore
                 takes back what came after the checkpoint. "on-checkpoint": rows are there with the
                 checkpoint that holds them, in one write, and only a restore to an older one takes
-                them back. Without: "on-checkpoint" for a :class:`TransactionalSink`, "immediate"
-                for others.
+                them back. Without: "on-checkpoint" for a sink that has no other mode (a
+                :class:`TransactionalSink`, :class:`FileSink`), "immediate" for others.
 
         Raises:
             GraphError: there is no such mode, or not for this sink.
         """
+        only = getattr(sink, "on_checkpoint_only", False)
         if mode is None:
-            mode = "on-checkpoint" if isinstance(sink, TransactionalSink) else "immediate"
+            mode = "on-checkpoint" if only else "immediate"
         if mode not in {"immediate", "on-checkpoint"}:
             raise GraphError(
                 f"sink {name!r}: mode is {mode!r}, must be 'immediate' or 'on-checkpoint'"
             )
-        if isinstance(sink, TransactionalSink) and mode == "immediate" and not sink.immediate:
+        if only and mode == "immediate":
             raise GraphError(
                 f"sink {name!r}: a {type(sink).__name__} publishes with checkpoints; leave out "
                 "mode='immediate'"
@@ -334,6 +334,7 @@ class Job:
             self._sinks,
             settings.key_groups,
             settings.edges,
+            at_least_once=settings.checkpoint_mode == "at-least-once",
         )
         for node in self._stages:
             check_sendable(node.name, called(node))
@@ -349,7 +350,7 @@ class Job:
     def _check_sinks_and_places(self, graph: Graph, settings: Settings) -> None:
         for name, node in graph.sinks.items():
             sink = self._targets[name]
-            if isinstance(sink, DeltaSink | TransactionalSink):
+            if isinstance(sink, ChecksColumns):
                 sink.check(name, graph.stages[node.stage].output)
         root = StorageRoot.open(self._spark, settings.storage_path)
         given = {name: describe_source(frame) for name, frame in self._frames.items()}

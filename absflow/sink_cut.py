@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql.types import StructField
 
+from absflow.protocol.recovery.branch import Branch
 from absflow.storage.delta.log import Commit
 
 __all__ = ["SinkCut", "SinkRestore", "newest_before", "put_back"]
@@ -22,12 +23,20 @@ class SinkCut:
         attempt: the attempt that took the checkpoint.
         checkpoint_id: the checkpoint.
         begun: the sink's version when that attempt began.
+        job_id: of the storage root, which no other job has.
+        sink: the sink's name.
+        behind: the branch that ends with the checkpoint.
+        left: attempt and id of the completed checkpoints that are not on it.
     """
 
     job: str
     attempt: int
     checkpoint_id: int
     begun: int | None
+    job_id: str = ""
+    sink: str = ""
+    behind: Branch = field(default_factory=lambda: Branch(()))
+    left: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +23,7 @@ from absflow.storage.delta.names import unfit
 from absflow.storage.files import Files
 
 __all__ = [
+    "ChecksColumns",
     "DeltaSink",
     "ForeachBatchSink",
     "Sink",
@@ -90,6 +91,8 @@ class SinkPublication:
         attempt: the attempt that publishes; the rows may be of the one before.
         checkpoint_id: the checkpoint.
         after: the checkpoint published before; the rows are those between the two.
+        taken_in: the attempt that took the checkpoint, whose rows they are.
+        job_id: of the storage root, which no other job has.
     """
 
     job: str
@@ -98,6 +101,8 @@ class SinkPublication:
     attempt: int
     checkpoint_id: int
     after: int
+    taken_in: int
+    job_id: str
 
     @property
     def app_id(self) -> str:
@@ -142,6 +147,22 @@ class Sink(Protocol):
         """Put the sink back; called again after a failure. ``note`` says who did it."""
 
 
+@runtime_checkable
+class ChecksColumns(Protocol):
+    """A sink that does not take any columns."""
+
+    def check(self, name: str, schema: pa.Schema) -> None:
+        """Refuse what it cannot take, before anything is written.
+
+        Args:
+            name: the sink's name.
+            schema: the stage's output.
+
+        Raises:
+            GraphError: naming the column.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class DeltaSink:
     """Appends to a Delta table, exactly once per (attempt, batch, epoch).
@@ -157,15 +178,7 @@ class DeltaSink:
     reads_all: ClassVar[bool] = True
 
     def check(self, name: str, schema: pa.Schema) -> None:
-        """Refuse what no table could be made for, before anything is written.
-
-        Args:
-            name: the sink's name.
-            schema: the stage's output.
-
-        Raises:
-            GraphError: naming the column.
-        """
+        """Refuse columns that no table could be made for; errors as of :class:`ChecksColumns`."""
         if why := unfit(schema):
             raise GraphError(f"sink {name!r}: {why}; rename the column in the stage's output")
         if isinstance(self.partition_by, str):

@@ -27,14 +27,13 @@ class TransactionalSink:
             one, a checkpoint is visible in a single transaction, if that is not limited.
         transaction_bytes: a transaction has no more bytes of rows than this, as Arrow counts them;
             None: all rows of a lane go in one.
-        immediate: :meth:`write` can write a micro-batch, too, at least once.
         packages: what executors must have installed, by the names of its distributions.
     """
 
     lanes: int = 1
     transaction_bytes: int | None = None
     reads_all: ClassVar[bool] = True
-    immediate: ClassVar[bool] = False
+    on_checkpoint_only: ClassVar[bool] = True
     packages: ClassVar[tuple[str, ...]] = ()
 
     def marker(self, lane: str) -> str | None:

@@ -176,6 +176,11 @@ def _sinks_at(
             )
         elif seen is not None:
             versions[name] = SinkVersion(path, seen.version)
+        elif path and newest is None and files.exists(f"{path}/manifests"):
+            lacking[name] = (
+                f"sink {name!r} ({path!r}) is no table; its manifests up to checkpoint "
+                f"{checkpoint} name the files that it had"
+            )
         elif path:
             lacking[name] = (
                 f"sink {name!r} ({path!r}) has no version of checkpoint {checkpoint} any more: "

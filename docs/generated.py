@@ -49,6 +49,7 @@ FIGURES = json.loads((Path(__file__).parent / "figures" / "figures.json").read_t
 _CALLED_BY_ABSFLOW = (
     absflow.DeltaSink,
     absflow.ForeachBatchSink,
+    absflow.FileSink,
     absflow.KafkaSink,
     absflow.SqlSink,
 )

@@ -40,6 +40,7 @@ class FoundCheckpoint:
         sinks: place and version, when that attempt began, of each of its sinks.
         published: what each on-checkpoint sink held then.
         behind: the branch that ends with it.
+        left: attempt and id of the completed checkpoints that are not on that branch.
     """
 
     origin: Origin
@@ -50,6 +51,7 @@ class FoundCheckpoint:
     sinks: Mapping[str, Any]
     published: Mapping[str, int]
     behind: Branch
+    left: tuple[tuple[int, int], ...]
 
 
 def attempts_there(spark: SparkSession, files: Files, layout: Layout) -> tuple[AttemptRecord, ...]:
@@ -89,6 +91,7 @@ def find_checkpoint(
     if checkpoint_id in known.written:
         mine = [record for record in records if record.incarnation == fact.incarnation]
         described = next((r.details for r in mine if r.kind is AttemptFact.WRITTEN), None)
+    behind = _branch(root, job.attempts, known, origin)
     return FoundCheckpoint(
         origin,
         manifest,
@@ -97,7 +100,12 @@ def find_checkpoint(
         described or {},
         ready.sinks,
         ready.published,
-        _branch(root, job.attempts, known, origin),
+        behind,
+        tuple(
+            (attempt, n)
+            for n, attempt in known.attempts.items()
+            if n not in known.written and not behind.holds(attempt, n)
+        ),
     )
 
 

@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -128,12 +129,18 @@ class Publisher:
         failed.__cause__ = found[0][2]
         return failed
 
+    @cached_property
+    def _root_id(self) -> str:
+        """It takes a job of Spark to read it."""
+        return root_id(self._root)
+
     def _outbox(self, name: str, owed: Owed, branch: Branch) -> _Outbox:
         sink = self._job.sinks[name]
         if not isinstance(sink, TransactionalSink):
             return _Outbox(self, name, owed, None)
-        job_id, driver = root_id(self._root), self._claim.incarnation
-        lanes = Lanes(sink, name, job_id, driver, branch, owed.begun_with, owed.noted)
+        lanes = Lanes(
+            sink, name, self._root_id, self._claim.incarnation, branch, owed.begun_with, owed.noted
+        )
         return _Outbox(self, name, owed, lanes)
 
     def _write(self, sink: str, publication: Publication, lanes: Lanes | None) -> None:
@@ -156,6 +163,8 @@ class Publisher:
             self._attempt,
             publication.checkpoint_id,
             publication.after,
+            publication.attempt,
+            self._root_id,
         )
         sink.write(_in_order(self._rows(name, publication)), made)
 

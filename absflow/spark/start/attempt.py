@@ -176,7 +176,7 @@ def _check_unwritten(root: StorageRoot, job: JobSpec, attempt: int) -> None:
     for sink, node in job.graph.sinks.items():
         made: SinkWrite | SinkPublication = SinkWrite(name, node.stage, sink, attempt, 0, 0)
         if node.on_checkpoint:
-            made = SinkPublication(name, sink, node.stage, attempt, 0, 0)
+            made = SinkPublication(name, sink, node.stage, attempt, 0, 0, attempt, "")
         table = job.sinks[sink]
         if isinstance(table, DeltaSink) and transactions.has_any(
             root.spark, table.path, made.app_id

@@ -12,6 +12,7 @@ from absflow.protocol.recovery.branch import Branch, branch_of
 from absflow.protocol.recovery.publication import Owed
 from absflow.spark.model import JobSpec
 from absflow.spark.start.decision import StartDecision
+from absflow.spark.start.restore_check import held_once_restored
 from absflow.storage.root import StorageRoot
 
 __all__ = ["held_at_start", "owed_at_start"]
@@ -22,12 +23,8 @@ def held_at_start(root: StorageRoot, job: JobSpec, decision: StartDecision) -> d
     restore = decision.restore
     if restore is None:
         return dict.fromkeys(job.graph.published, 0)
-    held: dict[str, int] = {}
-    for name in job.graph.published:
-        # Looked up behind the claim, after which no older driver publishes.
-        noted = published_by(root.files, root.layout, restore.taken_in, name)
-        held[name] = restore.held(name, noted)
-    return held
+    # Looked up behind the claim, after which no older driver publishes.
+    return held_once_restored(root, job, restore)
 
 
 def owed_at_start(

@@ -5,7 +5,7 @@ Changes nothing; what stands against the restore is among the plan's problems.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
@@ -17,6 +17,7 @@ from absflow.facts.find import FoundCheckpoint, find_checkpoint
 from absflow.facts.published import published_by
 from absflow.graph.description import describe
 from absflow.graph.nodes import SourceNode, Upgrade
+from absflow.protocol.checkpoints import StageReport
 from absflow.protocol.recovery import matching
 from absflow.protocol.recovery.attempts import Restore
 from absflow.sinks import DeltaSink, SinkCut, SinkRestore
@@ -31,7 +32,7 @@ from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
 from absflow.transactional import TransactionalSink
 
-__all__ = ["plan_restore"]
+__all__ = ["held_once_restored", "plan_restore"]
 
 
 def plan_restore(root: StorageRoot, job: JobSpec, start: Restore) -> RestorePlan:
@@ -84,11 +85,21 @@ def plan_restore(root: StorageRoot, job: JobSpec, start: Restore) -> RestorePlan
         published=found.published,
         triggered_ms=found.manifest.triggered_ms,
         moved=_moves(job),
-        differences=(*matched.differences, *differences),
+        differences=(*matched.differences, *differences, *_read_again(reports)),
     )
     problems += _unreadable_sources(root, job, plan, matched.sources)
     problems += missing_files(root, found, matched.stages, _owed(root, job, plan))
     return replace(plan, problems=tuple(problems))
+
+
+def _read_again(reports: Sequence[StageReport]) -> list[str]:
+    """What comes twice of a checkpoint that was taken at least once, in words."""
+    return [
+        f"stage {report.stage!r} has read {report.early_rows} rows from behind the checkpoint "
+        "already, and reads them again: it was taken with checkpoint.mode=at-least-once"
+        for report in reports
+        if report.early_rows
+    ]
 
 
 def _moves(job: JobSpec) -> bool:
@@ -117,12 +128,17 @@ def _unreadable_sources(
     return problems
 
 
-def _owed(root: StorageRoot, job: JobSpec, plan: RestorePlan) -> dict[str, tuple[str, int]]:
-    """The sinks that have yet to publish rows before the cut: their stages, and what they hold."""
-    held = {
+def held_once_restored(root: StorageRoot, job: JobSpec, plan: RestorePlan) -> dict[str, int]:
+    """The newest checkpoint that each on-checkpoint sink holds once the plan is carried out."""
+    return {
         name: plan.held(name, published_by(root.files, root.layout, plan.taken_in, name))
         for name in job.graph.published
     }
+
+
+def _owed(root: StorageRoot, job: JobSpec, plan: RestorePlan) -> dict[str, tuple[str, int]]:
+    """The sinks that have yet to publish rows before the cut: their stages, and what they hold."""
+    held = held_once_restored(root, job, plan)
     return {n: (job.graph.published[n], m) for n, m in held.items() if m < plan.cut}
 
 
@@ -178,7 +194,16 @@ def _plan_sink(
         )
     if isinstance(sink, TransactionalSink):
         return plan_lanes(sink, root_id(root), name, found.behind)
-    cut = SinkCut(job.graph.job, found.attempt, found.cut, begun.get(place))
+    cut = SinkCut(
+        job.graph.job,
+        found.attempt,
+        found.cut,
+        begun.get(place),
+        root_id(root),
+        name,
+        found.behind,
+        found.left,
+    )
     return sink.plan_restore(spark, cut)
 
 

@@ -26,7 +26,7 @@ from pyarrow import types
 from absflow.storage.clock import now_ms
 from absflow.storage.stores.contract import Store
 
-__all__ = ["CODECS", "PlainTable", "is_plain", "write"]
+__all__ = ["CODECS", "PlainTable", "gathered", "is_plain", "write"]
 
 # By their names in Spark, those of Arrow.
 CODECS = {
@@ -171,7 +171,7 @@ def write(
     """
     configuration = metadata.get("configuration", {})
     indexed = int(configuration.get("delta.dataSkippingNumIndexedCols", _INDEXED))
-    for table in _gathered(batches, schema):
+    for table in gathered(batches, schema):
         for values, part in _partitions(table, metadata["partitionColumns"]):
             named = {name: _NULL if value is None else value for name, value in values.items()}
             folder = "".join(f"{name}={value}/" for name, value in named.items())
@@ -202,7 +202,10 @@ def write(
             yield {"add": add}
 
 
-def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+def gathered(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema | None = None
+) -> Iterator[pa.Table]:
+    """The rows in tables, each of a size for one file; none without a row."""
     found: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
