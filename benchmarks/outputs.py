@@ -68,7 +68,8 @@ def speed(sink: absflow.TransactionalSink, lanes: int, again: bool) -> float:
 def main(runs: int, write: bool) -> None:
     """Each destination, each number of lanes, so often."""
     results = Results("outputs", "rows/s")
-    with tempfile.TemporaryDirectory() as folder, broker(Path(folder)) as servers:
+    with tempfile.TemporaryDirectory() as folder, broker(Path(folder)) as running:
+        servers = running.servers
         make_topic(servers, "out", 4)
         with postgres() as server:
             sinks: dict[str, tuple[absflow.TransactionalSink, bool]] = {

@@ -20,8 +20,16 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclOperation,
     AdminClient,
     ClusterMetadata,
     ConfigResource,
@@ -56,6 +64,7 @@ _OURS = {
     "transaction.timeout.ms",
 }
 _PARTITIONERS = ("murmur2", "murmur2_random")
+_RIGHTS = "WRITE and DESCRIBE on transactional ids that begin with absflow-"
 # For so long a topic may not be seen that was made just now.
 _MADE_S = 5
 # What brokers say that have not learnt of a topic yet, or of its new leader.
@@ -143,10 +152,13 @@ class KafkaSink(TransactionalSink):
         admin = AdminClient(self._client())
         there = _seen(admin, self.topic, _MADE_S)
         if self.topic not in there.topics:
-            raise GraphError(f"{self.describe()}: there is no such topic; make it first")
+            raise GraphError(
+                f"{self.describe()}: there is no such topic that this user sees; make it first"
+            )
         if self.progress_topic not in there.topics:
             self._make_progress(admin, min(3, len(there.brokers)))
             there = _seen(admin, self.progress_topic, _ANSWER_S)
+        self._check_rights(admin)
         self._check_progress(admin, len(there.topics[self.progress_topic].partitions))
         broker = ConfigResource(ResourceType.BROKER, str(next(iter(there.brokers))))
         most = int(_described(admin, broker).get("transaction.max.timeout.ms") or 900_000)
@@ -180,6 +192,25 @@ class KafkaSink(TransactionalSink):
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
+
+    def _check_rights(self, admin: AdminClient) -> None:
+        """Of transactional ids the brokers say nothing; the job's first claim of its lanes does."""
+        wanted = {
+            self.topic: {AclOperation.WRITE},
+            self.progress_topic: {AclOperation.WRITE, AclOperation.READ},
+        }
+        topics = TopicCollection([*wanted])
+        for name, asked in admin.describe_topics(
+            topics, include_authorized_operations=True
+        ).items():
+            allowed = asked.result(_ANSWER_S).authorized_operations
+            # Nothing is said where everybody may do everything.
+            lacking = sorted(of.name for of in wanted[name] - {*allowed}) if allowed else []
+            if lacking:
+                raise GraphError(
+                    f"topic {name!r} of {self.servers}: this user has no right to "
+                    f"{' and '.join(lacking)}; give it that, and {_RIGHTS}"
+                )
 
     def _check_progress(self, admin: AdminClient, partitions: int) -> None:
         found = _described(admin, ConfigResource(ResourceType.TOPIC, self.progress_topic))
@@ -249,9 +280,10 @@ class _KafkaLane:
             with suppress(KafkaException):
                 self._producer.purge()
                 self._producer.abort_transaction(_ANSWER_S)
-        # The client says by a SystemError that one which was fenced cannot send what it has left.
-        with suppress(SystemError):
-            self._producer.close()
+        # Not by its close(), which waits for a broker that is gone for ever.
+        with suppress(KafkaException):
+            self._producer.purge(blocking=False)
+        del self._producer
 
     def _refused(self, rows: pa.RecordBatch, at: int, error: object) -> StorageError:
         row = rows.slice(at, 1).to_pylist()[0]

@@ -33,8 +33,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The ``kafka.bootstrap.servers`` of a broker."""
-    with broker(tmp_path_factory.mktemp("kafka")) as servers:
-        yield servers
+    with broker(tmp_path_factory.mktemp("kafka")) as running:
+        yield running.servers
 
 
 @pytest.fixture

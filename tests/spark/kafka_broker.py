@@ -70,44 +70,105 @@ def jars(wanted: Mapping[str, bool], folder: Path) -> list[str]:
     return (folder / "class.path").read_text().strip().split(os.pathsep)
 
 
+class Broker:
+    """A broker that can be killed and started again.
+
+    Attributes:
+        servers: its ``kafka.bootstrap.servers``.
+    """
+
+    def __init__(self, folder: Path, **more: object) -> None:
+        """In an empty folder, which is formatted for it.
+
+        Args:
+            folder: the folder.
+            more: of its conf; ``_`` for a dot.
+
+        Raises:
+            RuntimeError: it could not be; with the end of its log.
+        """
+        self._folder = folder
+        self._log = folder / "broker.log"
+        self._port, controller = free_ports(2)
+        self.servers = f"127.0.0.1:{self._port}"
+        self._process: subprocess.Popen[bytes] | None = None
+        conf = _conf(folder, self._port, controller)
+        conf |= {name.replace("_", "."): value for name, value in more.items()}
+        (folder / "server.properties").write_text(
+            "\n".join(f"{name}={value}" for name, value in conf.items())
+        )
+        # As small, and as fast to start, as can be.
+        self._run = [java(), "-cp", os.pathsep.join(jars(BROKER, folder))]
+        self._run += ["-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        self._run += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # One word, for one id in 64 begins with a dash.
+        command = [*self._run, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}"]
+        with self._log.open("a") as out:
+            done = subprocess.run(
+                [*command, "-c", "server.properties"],
+                cwd=folder,
+                stdout=out,
+                stderr=out,
+                check=False,
+            )
+        if done.returncode:
+            raise RuntimeError(f"Kafka could not format its storage:\n{tail(self._log)}")
+
+    def start(self, largest_file: int | None = None) -> None:
+        """Start it, and wait until it takes connections.
+
+        Args:
+            largest_file: no file of it grows beyond so many bytes, as if the disk were full.
+
+        Raises:
+            RuntimeError: it did not come up; with the end of its log.
+        """
+        limit = [] if largest_file is None else ["prlimit", f"--fsize={largest_file}"]
+        with self._log.open("a") as out:
+            self._process = subprocess.Popen(
+                [*limit, *self._run, "kafka.Kafka", "server.properties"],
+                cwd=self._folder,
+                stdout=out,
+                stderr=out,
+            )
+        _await_port(self._process, self._port, self._log)
+
+    def kill(self) -> None:
+        """By SIGKILL."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def ends(self) -> None:
+        """Wait until it has ended by itself."""
+        assert self._process is not None
+        self._process.wait(START_S)
+
+    def stop(self) -> None:
+        """In order, or by SIGKILL if that takes long."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
 @contextmanager
-def broker(folder: Path) -> Iterator[str]:
-    """A broker for the time of a block; its ``kafka.bootstrap.servers``.
+def broker(folder: Path) -> Iterator[Broker]:
+    """A broker for the time of a block.
 
     Raises:
         RuntimeError: it did not come up; with the end of its log.
     """
-    class_path = os.pathsep.join(jars(BROKER, folder))
-    port, controller = free_ports(2)
-    (folder / "server.properties").write_text(
-        "\n".join(f"{name}={value}" for name, value in _conf(folder, port, controller).items())
-    )
-    # As small, and as fast to start, as can be.
-    run = [java(), "-cp", class_path, "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    run += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
-    log = folder / "broker.log"
-    with log.open("w") as out:
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        # One word, for one id in 64 begins with a dash.
-        command = [*run, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}"]
-        done = subprocess.run(
-            [*command, "-c", "server.properties"], cwd=folder, stdout=out, stderr=out, check=False
-        )
-        if done.returncode:
-            raise RuntimeError(f"Kafka could not format its storage:\n{tail(log)}")
-        process = subprocess.Popen(
-            [*run, "kafka.Kafka", "server.properties"], cwd=folder, stdout=out, stderr=out
-        )
+    made = Broker(folder)
     try:
-        _await_port(process, port, log)
-        yield f"127.0.0.1:{port}"
+        made.start()
+        yield made
     finally:
-        process.terminate()
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        made.stop()
 
 
 def _conf(folder: Path, port: int, controller: int) -> dict[str, object]:

@@ -33,8 +33,8 @@ PATIENCE_S = 300
 def kafka(tmp_path: Path) -> Iterator[str]:
     """A broker of its own, for another test has the topic's name, too."""
     (tmp_path / "broker").mkdir()
-    with broker(tmp_path / "broker") as servers:
-        yield servers
+    with broker(tmp_path / "broker") as running:
+        yield running.servers
 
 
 @contextmanager
