@@ -32,7 +32,7 @@ from absflow.settings.catalog import PREFIX
 from absflow.settings.reading import Settings
 from absflow.sinks import ChecksColumns, Sink
 from absflow.spark.control.run import Run
-from absflow.spark.model import InitialState, JobSpec
+from absflow.spark.model import DELETED, InitialState, JobSpec, state_schema
 from absflow.spark.sources.describe import check_source, describe_source
 from absflow.spark.start.decision import restore_plan_of
 from absflow.spark.start.initial_state import check_initial
@@ -41,6 +41,7 @@ from absflow.spark.start.savepoint_writer import write_savepoint
 from absflow.spark.versions import check_versions
 from absflow.spark.worker.sendable import check_sendable
 from absflow.storage.root import StorageRoot
+from absflow.transactional import TransactionalSink
 from absflow.ttl import Ttl, declared_expiry
 from absflow.watermark import Watermark, declared_delay, root_time
 
@@ -195,7 +196,15 @@ class Job:
         )
         return self._with(node, functions, initial_state)
 
-    def sink(self, name: str, stage: Node | str, sink: Sink, *, mode: str | None = None) -> None:
+    def sink(
+        self,
+        name: str,
+        stage: Node | str,
+        sink: Sink,
+        *,
+        mode: str | None = None,
+        of: str = "output",
+    ) -> None:
         """Declare that the output of ``stage`` goes to ``sink``.
 
         Args:
@@ -207,10 +216,19 @@ class Job:
                 checkpoint that holds them, in one write, and only a restore to an older one takes
                 them back. Without: "on-checkpoint" for a sink that has no other mode (a
                 :class:`TransactionalSink`, :class:`FileSink`), "immediate" for others.
+            of: "output". "state": the sink keeps a table of the stage's state, a row for each key,
+                which is that of the newest checkpoint at any time (:class:`SqlSink`).
 
         Raises:
             GraphError: there is no such mode, or not for this sink.
         """
+        if of not in {"output", "state"}:
+            raise GraphError(f"sink {name!r}: of is {of!r}, must be 'output' or 'state'")
+        if of == "state" and not isinstance(sink, TransactionalSink):
+            raise GraphError(
+                f"sink {name!r}: a {type(sink).__name__} keeps no table of a state; leave out "
+                'of="state"'
+            )
         only = getattr(sink, "on_checkpoint_only", False)
         if mode is None:
             mode = "on-checkpoint" if only else "immediate"
@@ -224,7 +242,7 @@ class Job:
                 "mode='immediate'"
             )
         given = stage.name if isinstance(stage, Node) else stage
-        self._sinks.append(SinkNode(name, given, mode == "on-checkpoint"))
+        self._sinks.append(SinkNode(name, given, mode == "on-checkpoint", of == "state"))
         self._targets[name] = sink
 
     def start(self) -> Run:
@@ -344,14 +362,26 @@ class Job:
                     "event time; declare source(..., event_time=...)"
                 )
         check_initial(graph, self._initial)
-        self._check_sinks_and_places(graph, settings)
-        return JobSpec(graph, settings, self._frames, self._targets, self._initial)
+        spec = JobSpec(graph, settings, self._frames, self._checked_sinks(graph), self._initial)
+        self._check_places(settings)
+        return spec
 
-    def _check_sinks_and_places(self, graph: Graph, settings: Settings) -> None:
+    def _checked_sinks(self, graph: Graph) -> dict[str, Sink]:
+        """The sinks, as the job uses them."""
+        found: dict[str, Sink] = {}
         for name, node in graph.sinks.items():
-            sink = self._targets[name]
+            sink, spec = self._targets[name], graph.stages[node.stage]
+            rows = spec.output
+            if node.of_state:
+                rows = state_schema(spec)
+                assert isinstance(sink, TransactionalSink)
+                sink = sink.of_state(name, spec.keys.names, DELETED)
             if isinstance(sink, ChecksColumns):
-                sink.check(name, graph.stages[node.stage].output)
+                sink.check(name, rows)
+            found[name] = sink
+        return found
+
+    def _check_places(self, settings: Settings) -> None:
         root = StorageRoot.open(self._spark, settings.storage_path)
         given = {name: describe_source(frame) for name, frame in self._frames.items()}
         read = {

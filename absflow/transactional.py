@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -62,6 +62,24 @@ class TransactionalSink:
         Raises:
             GraphError: naming the column.
         """
+
+    def of_state(self, name: str, keys: Sequence[str], deleted: str) -> TransactionalSink:
+        """The sink as one that keeps a table of a stage's state, a row for each key.
+
+        Its lanes are :class:`~absflow.columnar.publishing.StateLane`.
+
+        Args:
+            name: the sink's name.
+            keys: the stage's key columns.
+            deleted: the boolean column of a row that says that the key's row goes.
+
+        Raises:
+            GraphError: it is no such sink.
+        """
+        raise GraphError(
+            f"sink {name!r}: a {type(self).__name__} keeps no table of a state; leave out "
+            'of="state"'
+        )
 
     def prepare(self, spark: SparkSession, schema: pa.Schema) -> None:
         """Called once before the job starts; refuse here what cannot work."""

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from absflow.errors import FencedError
 from absflow.protocol.recovery.marker import Marker
 
-__all__ = ["Lane", "LanePublication", "claim_lane", "publish"]
+__all__ = ["Lane", "LanePublication", "StateLane", "claim_lane", "publish"]
 
 
 class Lane(Protocol):
@@ -48,6 +48,21 @@ class Lane(Protocol):
         """Let go; a transaction that was not committed is aborted."""
 
 
+@runtime_checkable
+class StateLane(Lane, Protocol):
+    """A lane to a table that holds the state of a stage, a row for each key."""
+
+    def clear(self, *, first: bool) -> None:
+        """In the transaction, delete all rows that are there.
+
+        Args:
+            first: nothing was published to it before.
+
+        Raises:
+            StorageError: it is the first time, and there are rows, which are somebody else's.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class LanePublication:
     """What a lane is to publish.
@@ -60,6 +75,7 @@ class LanePublication:
         checkpoint_id: the checkpoint.
         limit: a transaction has no more bytes of rows than this, but for one that has one row; None
             if all go in one.
+        whole: these are all rows that there are to be (:class:`StateLane`).
     """
 
     lane: str
@@ -68,6 +84,7 @@ class LanePublication:
     attempt: int
     checkpoint_id: int
     limit: int | None = None
+    whole: bool = False
 
 
 def publish(
@@ -158,14 +175,21 @@ def _write(
             lane.commit(marker.to_json())
             size, begun = 0, False
         if not begun:  # not before there is something: an open transaction holds readers up
-            lane.begin()
+            _begin(made, lane, marker)
             begun = True
         lane.write(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
     if not begun:
-        lane.begin()
+        _begin(made, lane, marker)
     lane.commit(marker.behind_all(made.attempt, made.checkpoint_id).to_json())
     return rows - there
+
+
+def _begin(made: LanePublication, lane: Lane, marker: Marker) -> None:
+    lane.begin()
+    if made.whole:
+        assert isinstance(lane, StateLane)
+        lane.clear(first=marker.last is None)
 
 
 def _behind(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

@@ -6,7 +6,7 @@ import hashlib
 import io
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.pool import NullPool
 
 from absflow.destinations.sql_tables import check_columns, lanes_table, make_table, sql_table
-from absflow.errors import FencedError, StorageError
+from absflow.errors import FencedError, GraphError, StorageError
 from absflow.transactional import Lane, TransactionalSink
 
 __all__ = ["SqlSink"]
@@ -58,6 +58,17 @@ class SqlSink(TransactionalSink):
     def keys(self) -> tuple[str, ...]:
         """The key columns."""
         return (self.key,) if isinstance(self.key, str) else tuple(self.key)
+
+    def of_state(self, name: str, keys: Sequence[str], deleted: str) -> SqlSink:
+        """The same with these key columns; errors as of the interface."""
+        if self.lanes != 1:
+            raise GraphError(f"sink {name!r}: a table of a state has one lane; leave out lanes=")
+        if self.keys not in ((), tuple(keys)) or self.deleted is not None:
+            raise GraphError(
+                f"sink {name!r}: the key of a table of a state is that of the stage, "
+                f"{list(keys)}; leave out key= and deleted="
+            )
+        return replace(self, key=tuple(keys), deleted=deleted)
 
     def check(self, name: str, schema: pa.Schema) -> None:
         """Refuse columns that no table takes; errors as of the interface."""
@@ -157,6 +168,17 @@ class _SqlLane:
     def begin(self) -> None:
         self._connection.begin()
         self._staged = {}
+
+    def clear(self, *, first: bool) -> None:
+        table = sql_table(self._sink.table, pa.schema([]))
+        if first:
+            there = sa.select(sa.literal(1)).select_from(table).limit(1)
+            if self._connection.execute(there).first() is not None:
+                raise StorageError(
+                    f"{self._sink.describe()} has rows, and none of them is of lane "
+                    f"{self._lane!r}: a table of a state has no others. Empty it, or name another"
+                )
+        self._connection.execute(sa.delete(table))
 
     def write(self, rows: pa.RecordBatch) -> None:
         sink = self._sink

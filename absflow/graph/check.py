@@ -99,7 +99,8 @@ def check(
         specs[name] = replace(spec, at_least_once=at_least_once)
         upstream[name] = tuple(read)
     if edges != "channel":
-        specs = _with_direct_edges(specs, {sink.stage for sink in sinks}, edges)
+        with_sinks = {sink.stage for sink in sinks if not sink.of_state}
+        specs = _with_direct_edges(specs, with_sinks, edges)
     upgrades = {name: _upgrade(node) for name, node in by_stage.items()}
     graph = Graph(job, by_source, specs, upstream, {s.name: s for s in sinks}, upgrades)
     return _with_checked_channels(graph)

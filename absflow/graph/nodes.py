@@ -90,17 +90,19 @@ class StageNode:
 
 @dataclass(frozen=True, slots=True)
 class SinkNode:
-    """A sink and the stage whose output goes there.
+    """A sink and the stage whose output, or state, goes there.
 
     Attributes:
         name: its name.
         stage: the stage.
         on_checkpoint: rows are published when the checkpoint that holds them completes.
+        of_state: the state of the stage goes there, checkpoint by checkpoint.
     """
 
     name: str
     stage: str
     on_checkpoint: bool = False
+    of_state: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +127,13 @@ class Graph:
 
     @property
     def published(self) -> dict[str, str]:
-        """The stage of each on-checkpoint sink, by the sink's name."""
-        return {s.name: s.stage for s in self.sinks.values() if s.on_checkpoint}
+        """The stage of each on-checkpoint sink of output, by the sink's name."""
+        return {n: s.stage for n, s in self.sinks.items() if s.on_checkpoint and not s.of_state}
+
+    @property
+    def of_state(self) -> dict[str, str]:
+        """The stage of each sink of state, by the sink's name."""
+        return {name: sink.stage for name, sink in self.sinks.items() if sink.of_state}
 
     @property
     def chains(self) -> list[tuple[str, ...]]:

@@ -5,22 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from absflow.columnar.process import Process
 from absflow.columnar.spec import StageSpec
+from absflow.columnar.state import HIDDEN_COLUMNS
+from absflow.errors import GraphError
 from absflow.graph.nodes import Graph
 from absflow.settings.reading import Settings
 from absflow.sinks import Sink
 
 __all__ = [
+    "DELETED",
     "ControlStart",
     "InitialState",
     "JobSpec",
     "query_name",
     "restored_index",
     "source_index",
+    "state_schema",
 ]
+
+
+# Of a row that goes to a sink of state: whether the row of its key goes.
+DELETED = "_deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,12 @@ class JobSpec:
     sinks: Mapping[str, Sink]
     initial: Mapping[str, InitialState] = field(default_factory=dict)
 
+    def sink_rows(self, sink: str) -> pa.Schema:
+        """The columns that a sink gets."""
+        node = self.graph.sinks[sink]
+        spec = self.graph.stages[node.stage]
+        return state_schema(spec) if node.of_state else spec.output
+
     def immediate_sinks(self, stage: str) -> dict[str, Sink]:
         """The sinks that a stage's batches write, by name."""
         return {
@@ -74,6 +89,23 @@ class ControlStart:
 
     barriers: int
     overtakes: int
+
+
+def state_schema(spec: StageSpec) -> pa.Schema:
+    """The rows of a stage's state as a sink gets them: key, state, and :data:`DELETED`.
+
+    Raises:
+        GraphError: the stage keeps no state, or has a column of that name.
+    """
+    if not spec.keys:
+        raise GraphError(f"stage {spec.name!r} keeps no state; name another for the sink")
+    state = [field for field in spec.state if field.name not in HIDDEN_COLUMNS]
+    if any(field.name == DELETED for field in (*spec.keys, *state)):
+        raise GraphError(
+            f"stage {spec.name!r} has a column {DELETED!r}, which absflow needs in a sink of its "
+            "state; rename it"
+        )
+    return pa.schema([*spec.keys, *state, pa.field(DELETED, pa.bool_())])
 
 
 def source_index(spec: StageSpec, name: str) -> int:

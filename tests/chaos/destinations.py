@@ -17,6 +17,7 @@ import sqlalchemy as sa
 sys.path.append(str(Path(__file__).parents[1] / "spark"))
 from kafka_broker import CONNECTOR, broker, jars
 from kafka_client import consumed, make_topic
+from outside import state_table
 from postgres_server import postgres
 
 __all__ = ["OUTSIDE", "Outside"]
@@ -32,6 +33,7 @@ class Outside:
         make: makes a new place of this name.
         rows: what such a place holds, those of a key in the order in which a reader sees them.
         class_path: jars that a driver needs for it.
+        state: the table of a state beside such a place; None if there is none.
     """
 
     kind: str
@@ -39,6 +41,7 @@ class Outside:
     make: Callable[[str], None]
     rows: Callable[[str], pd.DataFrame]
     class_path: str = ""
+    state: Callable[[str], pd.DataFrame] | None = None
 
     def argument(self, name: str) -> str:
         """What the job's program is given, for a place of this name."""
@@ -48,7 +51,8 @@ class Outside:
 @contextmanager
 def _kafka(folder: Path, kind: str = "kafka") -> Iterator[Outside]:
     connector = jars(CONNECTOR, folder) if kind == "spark-kafka" else []
-    with broker(folder) as servers:
+    with broker(folder) as running:
+        servers = running.servers
 
         def rows(name: str) -> pd.DataFrame:
             return pd.DataFrame(json.loads(record.value()) for record in consumed(servers, name))
@@ -72,7 +76,11 @@ def _postgres(_: Path) -> Iterator[Outside]:
             with engine.connect() as connection:
                 return pd.read_sql_query(sa.text(f"SELECT * FROM {name} ORDER BY nr"), connection)
 
-        yield Outside("postgres", server.url, make, rows)
+        def state(name: str) -> pd.DataFrame:
+            with engine.connect() as connection:
+                return pd.read_sql_query(sa.text(f"SELECT * FROM {state_table(name)}"), connection)
+
+        yield Outside("postgres", server.url, make, rows, state=state)
 
 
 # By the name that `make chaos SINK=` takes: runs it, with its files in a folder.

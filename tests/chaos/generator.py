@@ -31,7 +31,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from outside import outside_sink
+from outside import outside_sink, state_sink
 from pyspark.sql import SparkSession
 
 import absflow
@@ -204,8 +204,9 @@ def declare(
     *,
     tail: bool,
     outside: absflow.Sink | None = None,
+    state: absflow.Sink | None = None,
 ) -> absflow.Job:
-    """The job over the files below ``root``, with its sink below ``sinks``, and one outside."""
+    """The job over the files below ``root``, with its sink below ``sinks``, and some outside."""
     job = absflow.Job("generator", spark)
 
     def source(name: str) -> Any:
@@ -225,6 +226,8 @@ def declare(
     job.sink("out", last, absflow.DeltaSink(f"{sinks}/sink"), mode=sink_mode)
     if outside is not None:
         job.sink("outside", last, outside, mode="on-checkpoint")
+    if state is not None:
+        job.sink("of-join", "join", state, of="state")
     return job
 
 
@@ -232,8 +235,10 @@ def main(root: Path, sinks: str, sink_mode: str, *more: str) -> None:
     """Run the job until it is asked to finish."""
     spark = SparkSession.builder.appName("generator").getOrCreate()
     places = [each.removeprefix("outside=") for each in more if each.startswith("outside=")]
-    outside = outside_sink(*places[0].split(",")) if places else None
-    run = declare(spark, root, sinks, sink_mode, tail="tail" in more, outside=outside).start()
+    place = places[0].split(",") if places else None
+    outside, state = (outside_sink(*place), state_sink(*place)) if place else (None, None)
+    job = declare(spark, root, sinks, sink_mode, tail="tail" in more, outside=outside, state=state)
+    run = job.start()
     while not run.await_termination(timeout=0.2):
         if (root / "finish").exists():
             run.stop()

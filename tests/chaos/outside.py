@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 import absflow
 from absflow.columnar.publishing import Lane
 
-__all__ = ["LANE_POINTS", "outside_sink"]
+__all__ = ["LANE_POINTS", "outside_sink", "state_sink", "state_table"]
 
 LANE_POINTS = (
     "before begin of a transaction",
@@ -79,6 +79,9 @@ class _Watched:
         dies.join()
         meets(LANE_POINTS[4])
 
+    def clear(self, *, first: bool) -> None:
+        self._lane.clear(first=first)
+
     def close(self) -> None:
         self._lane.close()
 
@@ -114,3 +117,13 @@ def outside_sink(kind: str, where: str, name: str) -> absflow.Sink:
     if kind == "spark-kafka":
         return _spark_kafka(where, name)
     return _Sql(where, name, lanes=2)
+
+
+def state_sink(kind: str, where: str, name: str) -> absflow.Sink | None:
+    """A table of a state beside that place; None if the kind has none."""
+    return _Sql(where, state_table(name)) if kind == "postgres" else None
+
+
+def state_table(name: str) -> str:
+    """The name of that table."""
+    return f"{name}_state"

@@ -191,6 +191,11 @@ class Generator:
                 state = evidence.state_at(history[stage], fact, stage, key)
                 said = flights_oracle.differences(state, due_states[stage], key)
                 found += _wrong_state(fact, stage, said)
+        if self._outside is not None and self._outside.state is not None:
+            said = flights_oracle.differences(
+                self._outside.state(self._name), due_states["join"], "g"
+            )
+            found += _wrong_state(fact, "join outside", said)
         return _findings(self.storage, commits, found, late)
 
 

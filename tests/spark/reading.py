@@ -74,3 +74,11 @@ def assert_same_rows(actual: pd.DataFrame, expected: pd.DataFrame, by: list[str]
         f.sort_values(by, key=lambda c: c.map(str), ignore_index=True) for f in (left, right)
     )
     assert left.values.tolist() == right.values.tolist()
+
+
+def advanced(state: pd.DataFrame, rows: pd.DataFrame, key: str) -> pd.DataFrame:
+    """A table of a state behind rows of a sink of state, one for each key."""
+    assert rows[key].is_unique
+    stays = state[~state[key].isin(rows[key])]
+    there = rows[~rows["_deleted"]][list(state.columns)]
+    return pd.concat([stays, there], ignore_index=True)

@@ -249,3 +249,36 @@ def test_a_crash_of_the_database(database: Postgres) -> None:
     assert 0 < there < 7
     assert run(sink, *(batch((n, "v")) for n in range(10)), made=made) == 10 - there
     assert rows_of(database.url, "crashed") == [(n, "v") for n in range(10)]
+
+
+def test_a_table_of_a_state(url: str) -> None:
+    """All of it, then what differs; rows of somebody else are not taken over."""
+    schema = pa.schema([*IDS, ("_deleted", pa.bool_())])
+    sink = prepared(absflow.SqlSink(url, "out").of_state("out", ["id"], "_deleted"), schema)
+    whole = replace(MADE, whole=True)
+    run(sink, batch((1, "a", False), (2, "b", False), schema=schema), made=whole)
+    rows = batch((1, "c", False), (2, None, True), (3, "d", False), schema=schema)
+    run(sink, rows, made=replace(MADE, checkpoint_id=8))
+    assert sorted(rows_of(url)) == [(1, "c"), (3, "d")]
+    run(sink, batch((4, "e", False), schema=schema), made=replace(whole, attempt=2))
+    assert rows_of(url) == [(4, "e")]
+    run(sink, made=replace(whole, attempt=3))
+    assert rows_of(url) == []
+    run(sink, batch((5, "f", False), schema=schema), made=replace(MADE, attempt=3, checkpoint_id=8))
+    other = replace(whole, lane=f"{LANE}-other")
+    with pytest.raises(StorageError, match="has rows, and none of them is of lane"):
+        run(sink, batch((6, "g", False), schema=schema), made=other)
+    assert rows_of(url) == [(5, "f")]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"lanes": 2}, "has one lane; leave out lanes="),
+        ({"key": "v"}, r"is that of the stage, \['id'\]; leave out key="),
+        ({"key": "id", "deleted": "gone"}, "leave out key= and deleted="),
+    ],
+)
+def test_what_no_table_of_a_state_has(more: dict[str, object], words: str) -> None:
+    with pytest.raises(GraphError, match=words):
+        absflow.SqlSink("sqlite://", "out", **more).of_state("out", ["id"], "_deleted")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,19 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from reading import assert_same_rows, completed, files_read, rows_of, stage_of
+from reading import advanced, assert_same_rows, completed, files_read, rows_of, stage_of
 from session import settings
 from windows import DELAY_S, EVENTS, SETTINGS, on_time, reached, write_events
 
 import absflow
 from absflow.cli.reader import Reader
+from absflow.columnar.expiry import TOUCHED, Expiry
+from absflow.columnar.spec import StageSpec
+from absflow.columnar.timers import Domain
 from absflow.protocol.lineage import Compacted
 from absflow.spark.control.compaction import write_compacted_set
+from absflow.spark.control.state_rows import state_rows
+from absflow.storage.root import StorageRoot
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -211,3 +217,32 @@ def test_a_compacted_set_leaves_out_what_had_expired(spark: SparkSession, tmp_pa
     found = rows_of(tmp_path / "history")
     left = found.filter(pc.equal(found["set_id"], fact.set_id))
     assert sorted(left["k"].to_pylist()) == ["c", "d"]
+
+
+def test_what_has_expired_leaves_a_sink_of_state(finished: Finished, spark: SparkSession) -> None:
+    """Though no row of the state history says so."""
+    root, _ = finished
+    spec = StageSpec(
+        name="users",
+        inputs=(),
+        keys=pa.schema([("user", pa.int64())]),
+        state=pa.schema([("n", pa.int64()), TOUCHED]),
+        output=pa.schema([]),
+        process={},
+        key_groups=4,
+        expiry=Expiry(Domain.EVENT, 3_600_000_000),
+    )
+    history = absflow.history(spark, str(root / "job"))
+    ids = [row["checkpoint_id"] for row in completed(spark, root / "job")]
+    states = {n: history.state("users", n).select("user", "n").toPandas() for n in ids}
+    shrinks = [
+        (base, n)
+        for base, n in combinations(ids, 2)
+        if set(states[base]["user"]) - set(states[n]["user"])
+    ]
+    place = StorageRoot.open(spark, str(root / "job"))
+    for base, n in (shrinks[0], shrinks[-1], (ids[0], ids[-1])):
+        found = state_rows(place, spec, "users", n, base)
+        assert found is not None
+        rows = found.frame.toPandas()
+        assert_same_rows(advanced(states[base], rows, "user"), states[n], ["user"])

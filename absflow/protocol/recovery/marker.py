@@ -50,12 +50,14 @@ class Marker:
         lanes: how many lanes the sink had then.
         published: by attempt, its newest checkpoint whose rows are all there.
         begun: the publication that is not ended; None if there is none.
+        last: attempt and checkpoint of the publication that was ended last; None before the first.
     """
 
     driver: int = 0
     lanes: int = 1
     published: Mapping[int, int] = field(default_factory=dict)
     begun: Begun | None = None
+    last: tuple[int, int] | None = None
 
     def rows_of(self, attempt: int, checkpoint_id: int) -> int | None:
         """How many rows of a publication are there; None if all are."""
@@ -73,7 +75,7 @@ class Marker:
     def behind_all(self, attempt: int, checkpoint_id: int) -> Marker:
         """The marker of the last transaction of a publication."""
         published = {**self.published, attempt: checkpoint_id}
-        return replace(self, published=published, begun=None)
+        return replace(self, published=published, begun=None, last=(attempt, checkpoint_id))
 
     def to_json(self) -> str:
         """As the destination keeps it."""
@@ -84,6 +86,7 @@ class Marker:
                 "lanes": self.lanes,
                 "published": {str(a): n for a, n in sorted(self.published.items())},
                 "begun": begun and [begun.attempt, begun.checkpoint_id, begun.rows],
+                "last": self.last,
             }
         )
 
@@ -98,11 +101,13 @@ class Marker:
             return None
         try:
             found = json.loads(text)
+            last = found.get("last")
             return cls(
                 int(found["driver"]),
                 int(found["lanes"]),
                 {int(a): int(n) for a, n in found["published"].items()},
                 None if found["begun"] is None else Begun(*map(int, found["begun"])),
+                None if last is None else (int(last[0]), int(last[1])),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{text!r} is no marker of absflow: {error}") from error

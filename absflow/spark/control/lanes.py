@@ -65,12 +65,19 @@ class Lanes:
         published = held(self._markers, self._branch)
         return published is not None and published >= publication.checkpoint_id
 
-    def publish(self, rows: DataFrame, publication: Publication) -> None:
+    @property
+    def last(self) -> tuple[int, int] | None:
+        """Attempt and checkpoint of what was published last; errors as of :meth:`claim`."""
+        self.claim()
+        return self._markers[0].last
+
+    def publish(self, rows: DataFrame, publication: Publication, *, whole: bool = False) -> None:
         """Publish rows, those of each key in their order; a lane leaves out what it has.
 
         Args:
             rows: ``_seq`` and ``_key_group`` of the channel, then the columns of the output.
             publication: the publication.
+            whole: all others that are there go.
 
         Raises:
             FencedError: a newer driver has the lanes.
@@ -78,7 +85,7 @@ class Lanes:
         names = lane_names(self._job_id, self._name, len(self._markers))
         of = publication.attempt, publication.checkpoint_id
         try:
-            self._run(rows, LanesPublication(names, self._driver, *of))
+            self._run(rows, LanesPublication(names, self._driver, *of, whole))
         except Exception as error:
             self._markers = []  # whatever they are now
             newest = max((marker.driver for marker in self._look()), default=0)

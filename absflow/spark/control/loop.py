@@ -339,6 +339,7 @@ class JobLoop:
             self._prepared.newest_completed,
             self._settings.restart_policy,
             self._prepared.claim,
+            self._prepared.state_tables,
         )
 
     def _end(self) -> None:

@@ -31,6 +31,7 @@ from absflow.sinks import Sink, SinkPublication
 from absflow.spark.control.failures import without_stack
 from absflow.spark.control.lanes import Lanes
 from absflow.spark.control.progress import SinkProgress
+from absflow.spark.control.state_rows import state_rows
 from absflow.spark.model import JobSpec
 from absflow.storage import clock
 from absflow.storage.delta import tables
@@ -60,6 +61,7 @@ class Publisher:
         newest: int,
         policy: RestartPolicy,
         claim: Claim,
+        state_tables: Mapping[str, str],
     ) -> None:
         """Nothing is published before :meth:`start`.
 
@@ -72,6 +74,7 @@ class Publisher:
             newest: the newest completed checkpoint on the branch; 0 if there is none.
             policy: when a failed write is tried again, and how often once the job ends.
             claim: this driver's; its fence is asked before each write.
+            state_tables: name of the state history of each stage.
         """
         self._root = root
         self._job = job
@@ -79,6 +82,7 @@ class Publisher:
         self._newest = newest
         self._policy = policy
         self._claim = claim
+        self._state_tables = state_tables
         self._outboxes = {name: self._outbox(name, each, branch) for name, each in owed.items()}
 
     def start(self) -> None:
@@ -138,6 +142,8 @@ class Publisher:
         sink = self._job.sinks[name]
         if not isinstance(sink, TransactionalSink):
             return _Outbox(self, name, owed, None)
+        if name in self._job.graph.of_state:  # of another attempt is no state of now
+            branch = Branch(((self._attempt, None),))
         lanes = Lanes(
             sink, name, self._root_id, self._claim.incarnation, branch, owed.begun_with, owed.noted
         )
@@ -148,6 +154,8 @@ class Publisher:
         self._claim.fence.check()
         if lanes is None:
             self._write_once(sink, self._job.sinks[sink], publication)
+        elif sink in self._job.graph.of_state:
+            self._write_state(sink, publication, lanes)
         elif not lanes.holds(publication):
             rows = self._rows(sink, publication)
             lanes.publish(rows.drop(*(name for name in _OWN if name not in _ORDER)), publication)
@@ -168,6 +176,19 @@ class Publisher:
         )
         sink.write(_in_order(self._rows(name, publication)), made)
 
+    def _write_state(self, sink: str, publication: Publication, lanes: Lanes) -> None:
+        """Publish what differs from what the table has; nothing if the checkpoint is deleted."""
+        last, attempt = lanes.last, publication.attempt
+        if last == (attempt, publication.checkpoint_id):
+            return
+        # Of another attempt: the job may have been restored to something older since.
+        base = last[1] if last is not None and last[0] == attempt else None
+        spec = self._job.graph.stages[self._job.graph.sinks[sink].stage]
+        table = self._state_tables[spec.name]
+        rows = state_rows(self._root, spec, table, publication.checkpoint_id, base)
+        if rows is not None:
+            lanes.publish(rows.frame, publication, whole=rows.whole)
+
     def _rows(self, sink: str, publication: Publication) -> DataFrame:
         """The rows of a channel that a publication brings."""
         stage = self._job.graph.sinks[sink].stage
@@ -185,6 +206,8 @@ class _Outbox:
     def __init__(self, publisher: Publisher, sink: str, owed: Owed, lanes: Lanes | None) -> None:
         self._publisher = publisher
         self._sink = sink
+        # A table of a state needs no state but the newest.
+        self._newest_only = sink in publisher._job.graph.of_state
         self._lanes = lanes
         self._changed = threading.Condition()
         now = clock.steady_ms()
@@ -246,6 +269,8 @@ class _Outbox:
                 if self._closed_ms is not None:
                     return None
                 self._changed.wait()
+            while self._newest_only and len(self._waiting) > 1:
+                self._waiting.popleft()
             return self._waiting[0][0]
 
     def _publish(self, publication: Publication) -> bool:

@@ -44,7 +44,7 @@ from absflow.settings.reading import Settings
 from absflow.sinks import DeltaSink, SinkPublication, SinkWrite
 from absflow.spark.model import ControlStart, JobSpec
 from absflow.spark.start.decision import StartDecision, decide_start
-from absflow.spark.start.owed import held_at_start, owed_at_start
+from absflow.spark.start.owed import held_at_start, owed_at_start, owed_states
 from absflow.spark.start.ranges import choose_ranges
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.start.restore_run import bring_state, put_sinks_back
@@ -79,7 +79,7 @@ class PreparedAttempt:
         session: the session's conf in which sources give their rows in the attempt's order.
         coordinator: the coordinator's state, as the facts have it.
         recovered: what the coordinator asks for before anything else.
-        owed: what each on-checkpoint sink must publish before anything else.
+        owed: what each on-checkpoint sink must publish before anything else, those of state, too.
         branch: of the job as it is now; empty if it has no on-checkpoint sink.
         newest_completed: the newest completed checkpoint on the branch; 0 if there is none.
         times: of each stage with event time what it began the attempt with.
@@ -146,8 +146,8 @@ def prepare_sinks(root: StorageRoot, job: JobSpec, decision: StartDecision | Non
     restore = None if decision is None else decision.restore
     # A restore may have begun the attempt with a table that has more columns than the output.
     wider = decision is not None and restore is None and decision.origin is not None
-    for name, node in job.graph.sinks.items():
-        sink, output = job.sinks[name], job.graph.stages[node.stage].output
+    for name in job.graph.sinks:
+        sink, output = job.sinks[name], job.sink_rows(name)
         try:
             sink.prepare(root.spark, output)
         except AbsflowError:
@@ -220,6 +220,8 @@ def _prepare(
         topology(job.graph), _policy(job.settings), clock.steady_ms(), origin, full=ready.full
     )
     owed, branch = owed_at_start(root, job, decision, ready, facts)
+    completed = coordinator.completed_id
+    own = completed if origin is None or completed != origin.checkpoint_id else 0
     return PreparedAttempt(
         layout=root.layout,
         attempt=attempt,
@@ -232,9 +234,9 @@ def _prepare(
         session=row_order_conf(next(iter(stages.values())).get("order", {})),
         coordinator=coordinator,
         recovered=recovered,
-        owed=owed,
+        owed={**owed, **owed_states(job, attempt, own)},
         branch=branch,
-        newest_completed=coordinator.completed_id or (origin.checkpoint_id if origin else 0),
+        newest_completed=completed or (origin.checkpoint_id if origin else 0),
         times={name: event_time.from_json(text) for name, text in ready.times.items()},
     )
 

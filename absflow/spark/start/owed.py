@@ -15,7 +15,7 @@ from absflow.spark.start.decision import StartDecision
 from absflow.spark.start.restore_check import held_once_restored
 from absflow.storage.root import StorageRoot
 
-__all__ = ["held_at_start", "owed_at_start"]
+__all__ = ["held_at_start", "owed_at_start", "owed_states"]
 
 
 def held_at_start(root: StorageRoot, job: JobSpec, decision: StartDecision) -> dict[str, int]:
@@ -59,3 +59,15 @@ def owed_at_start(
         for name, last in noted.items()
     }
     return owed, branch_of(at, attempts, completed, written)
+
+
+def owed_states(job: JobSpec, attempt: int, completed: int) -> dict[str, Owed]:
+    """By sink of state, the newest state; whoever publishes looks whether the table has it.
+
+    Args:
+        job: the job.
+        attempt: its attempt.
+        completed: the newest checkpoint that this attempt has completed; 0 if there is none.
+    """
+    newest = [publication.Publication(completed, 0, attempt)] if completed else []
+    return {name: Owed(newest, 0, 0) for name in job.graph.of_state}

@@ -174,6 +174,9 @@ def _plan_sink(
     root: StorageRoot, job: JobSpec, name: str, found: FoundCheckpoint, fork: bool
 ) -> SinkRestore:
     spark, sink, there = root.spark, job.sinks[name], found.sinks
+    if name in job.graph.of_state and isinstance(sink, TransactionalSink):
+        note = f"{sink.describe()} stays as it is until the next checkpoint, then has its state"
+        return SinkRestore("", note=note)
     place, version = sink.position(spark)
     # By their places: a sink that has another name now writes the table that it wrote then.
     begun = {path: began_at for path, began_at in there.values() if path}

@@ -28,12 +28,14 @@ class LanesPublication:
         driver: the incarnation of the driver.
         attempt: the attempt whose rows they are.
         checkpoint_id: the checkpoint.
+        whole: as of :class:`~absflow.columnar.publishing.LanePublication`.
     """
 
     names: tuple[str, ...]
     driver: int
     attempt: int
     checkpoint_id: int
+    whole: bool = False
 
 
 def publish_function(
@@ -58,6 +60,7 @@ def publish_function(
             made.attempt,
             made.checkpoint_id,
             sink.transaction_bytes,
+            made.whole,
         )
         written = publish(lane, sink.open, sink.marker, _rows(batches, mark))
         yield pa.RecordBatch.from_arrays([pa.array([written], pa.int64())], schema=PUBLISHED)
