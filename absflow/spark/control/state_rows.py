@@ -25,7 +25,7 @@ from absflow.storage.sql import quoted
 __all__ = ["StateRows", "state_rows"]
 
 _TYPES = ("long", "int")  # of ORDER_FIELDS
-_ALIVE, _OTHER = "_absflow_alive", "_absflow_key{}"
+_OTHER = "_absflow_key{}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ def state_rows(
     parts = _parts(facts, spec.name, there)
     states = _States(root, spec, root.layout.state(table))
     part = parts[checkpoint_id]
-    alive = states.newest(part, part.lineage).where(F.col(_ALIVE))
+    alive = states.newest(part, part.lineage).where(F.col("_absflow_alive"))
     if base not in there:
         return StateRows(states.made(alive, gone=False), whole=True)
     known = parts[base].lineage
     if part.lineage[: len(known)] == known and spec.expiry is None:
         changed = states.newest(part, part.lineage[len(known) :])
-        return StateRows(states.made(changed, gone=~F.col(_ALIVE)), whole=False)
+        return StateRows(states.made(changed, gone=~F.col("_absflow_alive")), whole=False)
     before = states.newest(parts[base], known).where(F.col("op") == "upsert")
     gone = states.made(states.lacking(before, alive), gone=True)
     changed = alive.where(~F.col("set_id").isin(*known))
@@ -124,7 +124,7 @@ class _States:
             touched = F.col(quoted(TOUCHED.name))
             upto = F.lit(to_datetime(part.report.expired_upto))
             alive &= F.coalesce(touched > upto, F.lit(True))
-        return rows.withColumn(_ALIVE, alive)
+        return rows.withColumn("_absflow_alive", alive)
 
     def lacking(self, rows: DataFrame, others: DataFrame) -> DataFrame:
         """Rows whose key has none among the others."""
