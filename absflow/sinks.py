@@ -152,15 +152,7 @@ class ChecksColumns(Protocol):
     """A sink that does not take any columns."""
 
     def check(self, name: str, schema: pa.Schema) -> None:
-        """Refuse what it cannot take, before anything is written.
-
-        Args:
-            name: the sink's name.
-            schema: the stage's output.
-
-        Raises:
-            GraphError: naming the column.
-        """
+        """Refuse by a GraphError that names the column, before anything is written."""
 
 
 @dataclass(frozen=True, slots=True)

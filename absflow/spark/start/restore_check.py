@@ -159,8 +159,10 @@ def _plan_sinks(
     """What happens to each sink, and what of it is a difference, in words."""
     sinks: dict[str, SinkRestore] = {}
     differences: list[str] = []
+    # Once for all, for it is looked up by a Spark job; a fork's root may not have one yet.
+    job_id = root_id(root) if job.sinks and not fork else ""
     for name, sink in job.sinks.items():
-        sinks[name] = _plan_sink(root, job, name, found, fork)
+        sinks[name] = _plan_sink(root, job, name, found, fork, job_id)
         if isinstance(sink, DeltaSink):
             stage = job.graph.sinks[name].stage
             columns = job.graph.stages[stage].output
@@ -171,7 +173,7 @@ def _plan_sinks(
 
 
 def _plan_sink(
-    root: StorageRoot, job: JobSpec, name: str, found: FoundCheckpoint, fork: bool
+    root: StorageRoot, job: JobSpec, name: str, found: FoundCheckpoint, fork: bool, job_id: str
 ) -> SinkRestore:
     spark, sink, there = root.spark, job.sinks[name], found.sinks
     if name in job.graph.of_state and isinstance(sink, TransactionalSink):
@@ -196,13 +198,13 @@ def _plan_sink(
             place, version, new=True, note="new: it gets the rows after the checkpoint only"
         )
     if isinstance(sink, TransactionalSink):
-        return plan_lanes(sink, root_id(root), name, found.behind)
+        return plan_lanes(sink, job_id, name, found.behind)
     cut = SinkCut(
         job.graph.job,
         found.attempt,
         found.cut,
         begun.get(place),
-        root_id(root),
+        job_id,
         name,
         found.behind,
         found.left,
