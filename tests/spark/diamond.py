@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
-from reading import files_read
+from reading import completed, files_read
+from session import settings
 
 import absflow
 
@@ -192,3 +193,43 @@ def holds_all(completed: list[dict[str, Any]], files: int) -> bool:
     if not completed or any(stage["in_flight"] for stage in completed[-1]["stages"]):
         return False
     return files == files_read(completed[-1], "a", "a") == files_read(completed[-1], "right", "b")
+
+
+def run_until(
+    spark: SparkSession,
+    root: Path,
+    conf: Mapping[str, str],
+    rows: tuple[int, int],
+    missing: Callable[[list[dict[str, Any]]], object],
+) -> list[dict[str, Any]]:
+    """Feed the job until its durable facts show what is wanted, however fast this machine is.
+
+    Args:
+        spark: the session.
+        root: where sources, storage root and sink lie.
+        conf: settings.
+        rows: of a file of ``a`` and of ``b``, about.
+        missing: what the COMPLETED facts do not show yet; false if nothing.
+
+    Returns:
+        The COMPLETED facts; all rows that were fed are in the newest.
+    """
+    a = source_files(root / "a", rows=rows[0], seed=1)
+    b = source_files(root / "b", rows=rows[1], seed=2, first_id=1_000_000)
+    next(a), next(b)  # Spark wants the folders to be there
+    written = 1
+    with settings(spark, {**conf, "storage.path": str(root / "job")}):
+        run = diamond(spark, root).start()
+        found: list[dict[str, Any]] = []
+        deadline = time.monotonic() + 300
+        while (lacking := missing(found)) or not holds_all(found, written):
+            assert time.monotonic() < deadline, f"still missing: {lacking or 'the last files'}"
+            # Some files ahead of the stage that reads them, which takes one for each batch.
+            if lacking and written < run.progress().stages["a"].batch_id + 3:
+                next(a), next(b)
+                written += 1
+            run.await_termination(timeout=0.1)
+            if len(found) < run.progress().completed:
+                found = completed(spark, root / "job")
+        run.stop()
+    return found

@@ -157,13 +157,13 @@ class Broker:
 
 
 @contextmanager
-def broker(folder: Path) -> Iterator[Broker]:
-    """A broker for the time of a block.
+def broker(folder: Path, **more: object) -> Iterator[Broker]:
+    """A broker for the time of a block; arguments as of :class:`Broker`.
 
     Raises:
         RuntimeError: it did not come up; with the end of its log.
     """
-    made = Broker(folder)
+    made = Broker(folder, **more)
     try:
         made.start()
         yield made

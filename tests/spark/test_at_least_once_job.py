@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from diamond import diamond, expected_sink, holds_all, source_files
+from diamond import diamond, expected_sink, run_until
 from pyspark.sql import SparkSession
-from reading import completed, rows_of
+from reading import rows_of
 from session import settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -24,34 +23,9 @@ CONF = {
 }
 
 
-def run_until_early(spark: SparkSession, root: Path) -> dict[int, dict[str, int]]:
-    """Feed the job until a checkpoint has early rows, however fast this machine is.
-
-    Returns:
-        The early rows of each stage, by checkpoint; all rows that were fed are in the newest.
-    """
-    a = source_files(root / "a", rows=100, seed=1)
-    b = source_files(root / "b", rows=40, seed=2, first_id=1_000_000)
-    next(a), next(b)  # Spark wants the folders to be there
-    written = 1
-    with settings(spark, {**CONF, "storage.path": str(root / "job")}):
-        run = diamond(spark, root).start()
-        found: dict[int, dict[str, int]] = {}
-        rows: list[dict[str, Any]] = []
-        deadline = time.monotonic() + 300
-        early = False
-        while not (early and holds_all(rows, written)):
-            assert time.monotonic() < deadline, found
-            if not early and written < run.progress().stages["a"].batch_id + 3:
-                next(a), next(b)
-                written += 1
-            run.await_termination(timeout=0.1)
-            if len(rows) < run.progress().completed:
-                rows = completed(spark, root / "job")
-                found = {row["checkpoint_id"]: early_rows(row) for row in rows}
-                early = any(sum(of.values()) for of in found.values())
-        run.stop()
-    return found
+def missing(rows: list[dict[str, Any]]) -> str:
+    early = any(sum(early_rows(row).values()) for row in rows)
+    return "" if early else "early rows"
 
 
 def early_rows(row: dict[str, Any]) -> dict[str, int]:
@@ -65,7 +39,8 @@ def sink_rows(root: Path) -> Counter[tuple[int, int]]:
 
 def test_a_restore_repeats_what_was_early(spark: SparkSession, tmp_path: Path) -> None:
     """As many rows as the manifest says; without a restore nothing comes twice."""
-    found = run_until_early(spark, tmp_path)
+    facts = run_until(spark, tmp_path, CONF, (100, 40), missing)
+    found = {row["checkpoint_id"]: early_rows(row) for row in facts}
     due = expected_sink(tmp_path)
     wanted = Counter(zip(due["id"], due["v"], strict=True))
     assert sink_rows(tmp_path) == wanted

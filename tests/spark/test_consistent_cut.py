@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from diamond import diamond, expected_sink, expected_states, holds_all, source_files
+from diamond import expected_sink, expected_states, run_until
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, facts, files_read, rows_of, stage_of, state_at
-from session import settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -44,24 +42,7 @@ def storage(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
     busy this machine is.
     """
     root = tmp_path_factory.mktemp("cut")
-    a = source_files(root / "a", rows=400, seed=1)
-    b = source_files(root / "b", rows=80, seed=2, first_id=1_000_000)
-    next(a), next(b)  # Spark wants the folders to be there
-    written = 1
-    with settings(spark, {**CONF, "storage.path": str(root / "job")}):
-        run = diamond(spark, root).start()
-        rows: list[dict[str, Any]] = []
-        deadline = time.monotonic() + 300
-        while (missing := missing_cases(rows)) or not holds_all(rows, written):
-            assert time.monotonic() < deadline, f"still missing: {missing or 'the last files'}"
-            # Some files ahead of the stage that reads them, which takes one for each batch.
-            if missing and written < run.progress().stages["a"].batch_id + 3:
-                next(a), next(b)
-                written += 1
-            run.await_termination(timeout=0.1)
-            if len(rows) < run.progress().completed:
-                rows = completed(spark, root / "job")
-        run.stop()
+    run_until(spark, root, CONF, (400, 80), missing_cases)
     return root / "job"
 
 

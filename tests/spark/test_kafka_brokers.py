@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from kafka_broker import Broker
+from kafka_broker import Broker, broker
 from kafka_client import consumed, make_topic
 from lane_cases import IDS, LANE, MADE, batch, prepared, run
 
@@ -31,18 +31,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    made = Broker(tmp_path)
-    try:
-        made.start()
+def running(tmp_path: Path) -> Iterator[Broker]:
+    with broker(tmp_path) as made:
         yield made
-    finally:
-        made.stop()
 
 
-def crash(broker: Broker) -> None:
-    broker.kill()
-    broker.start()
+def crash(running: Broker) -> None:
+    running.kill()
+    running.start()
 
 
 def ids(servers: str, topic: str) -> list[int]:
@@ -50,33 +46,33 @@ def ids(servers: str, topic: str) -> list[int]:
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.01])
-def test_killed_around_a_commit(broker: Broker, after_s: float) -> None:
+def test_killed_around_a_commit(running: Broker, after_s: float) -> None:
     """Whatever became of the transaction: behind the next try each row is there once."""
-    make_topic(broker.servers, "out")
-    sink = prepared(absflow.KafkaSink(broker.servers, "out"))
+    make_topic(running.servers, "out")
+    sink = prepared(absflow.KafkaSink(running.servers, "out"))
     run(sink, batch((0, "before")), made=replace(MADE, checkpoint_id=6))
     with closing(sink.open(LANE)) as lane:
         marker = Marker.from_json(lane.marker())
         lane.begin()
         lane.write(batch(*((n, "in it") for n in range(1, 200))))
-        dies = threading.Timer(after_s, crash, (broker,))
+        dies = threading.Timer(after_s, crash, (running,))
         dies.start()
         with suppress(StorageError):  # it may be there when the broker is back
             lane.commit(marker.behind_all(1, 7).to_json())
         dies.join()
     run(sink, batch(*((n, "in it") for n in range(1, 200))))
-    assert ids(broker.servers, "out") == list(range(200))
+    assert ids(running.servers, "out") == list(range(200))
     assert Marker.from_json(sink.marker(LANE)).published == {1: 7}
 
 
 @pytest.mark.soak
-def test_its_disk_is_full(broker: Broker) -> None:
+def test_its_disk_is_full(running: Broker) -> None:
     """The publication fails; on a larger disk it goes on where it was."""
-    make_topic(broker.servers, "out", 1)
+    make_topic(running.servers, "out", 1)
     schema = pa.schema([*IDS, ("more", pa.string())])
-    sink = prepared(absflow.KafkaSink(broker.servers, "out", transaction_bytes=4 << 20), schema)
-    broker.stop()
-    broker.start(largest_file=24 << 20)  # its indexes have 10 MB
+    sink = prepared(absflow.KafkaSink(running.servers, "out", transaction_bytes=4 << 20), schema)
+    running.stop()
+    running.start(largest_file=24 << 20)  # its indexes have 10 MB
     rows = [
         batch(*((n, "v", "x" * 900) for n in range(at, at + 1000)), schema=schema)
         for at in range(0, 40_000, 1000)
@@ -84,12 +80,12 @@ def test_its_disk_is_full(broker: Broker) -> None:
     made = replace(MADE, limit=sink.transaction_bytes)
     with pytest.raises(StorageError, match="topic 'out'"):
         run(sink, *rows, made=made)
-    broker.ends()
-    broker.start()
+    running.ends()
+    running.start()
     there = Marker.from_json(sink.marker(LANE)).rows_of(1, 7)
     assert 0 < there < 40_000
     assert run(sink, *rows, made=made) == 40_000 - there
-    assert ids(broker.servers, "out") == list(range(40_000))
+    assert ids(running.servers, "out") == list(range(40_000))
 
 
 def of_anybody(operation: AclOperation, allowed: AclPermissionType) -> AclBinding:
@@ -102,22 +98,18 @@ def test_no_right_to_write(tmp_path: Path) -> None:
     """It is refused at the start; nobody waits for the first checkpoint."""
     authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     given = {"authorizer_class_name": authorizer, "allow_everyone_if_no_acl_found": "true"}
-    broker = Broker(tmp_path, **given)
-    try:
-        broker.start()
+    with broker(tmp_path, **given) as running:
         for topic in ("open", "closed"):
-            make_topic(broker.servers, topic)
-        admin = AdminClient({"bootstrap.servers": broker.servers})
+            make_topic(running.servers, topic)
+        admin = AdminClient({"bootstrap.servers": running.servers})
         rights = [
             of_anybody(AclOperation.ALL, AclPermissionType.ALLOW),
             of_anybody(AclOperation.WRITE, AclPermissionType.DENY),
         ]
         for made in admin.create_acls(rights).values():
             made.result(60)
-        sink = prepared(absflow.KafkaSink(broker.servers, "open"))
+        sink = prepared(absflow.KafkaSink(running.servers, "open"))
         run(sink, batch((1, "a")))
-        assert ids(broker.servers, "open") == [1]
+        assert ids(running.servers, "open") == [1]
         with pytest.raises(GraphError, match=r"'closed'.*has no right to WRITE"):
-            prepared(absflow.KafkaSink(broker.servers, "closed"))
-    finally:
-        broker.stop()
+            prepared(absflow.KafkaSink(running.servers, "closed"))
