@@ -12,6 +12,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ __all__ = [
     "INLINE",
     "StateFiles",
     "check_pieces",
+    "read_headed",
     "read_payload",
     "read_pieces",
     "write_payloads",
@@ -158,6 +160,24 @@ def read_pieces(files: StateFiles, name: str, schema: pa.Schema, what: str) -> p
     what = f"{what}, {name}"
     batches = [decode(piece, schema, what, unchecked) for piece in _payloads(buffer, what)]
     return pa.Table.from_batches(batches, schema)
+
+
+def read_headed(
+    files: StateFiles, name: str, head: pa.Schema, schema: pa.Schema, what: str
+) -> tuple[pa.RecordBatch, pa.Table]:
+    """As :func:`read_pieces`, of a file whose first piece has a schema of its own.
+
+    Returns:
+        That piece, and the rows of the others.
+    """
+    buffer, unchecked = files.read(name)
+    what = f"{what}, {name}"
+    schemas = chain([head], repeat(schema))
+    first, *rest = (
+        decode(piece, each, what, unchecked)
+        for piece, each in zip(_payloads(buffer, what), schemas, strict=False)
+    )
+    return first, pa.Table.from_batches(rest, schema)
 
 
 def read_payload(files: StateFiles, name: str, at: int, what: str) -> pa.Buffer:

@@ -12,7 +12,8 @@ twice the epoch, and one more if the key came in this very epoch.
 A large state has two levels, as a log-structured merge tree has: a *base* of live rows, which is
 never changed, and the *recent* rows, tombstones among them, which stand in the place of rows of the
 base. So what a few keys cost does not grow with the number of all keys, but for a look through the
-base's keys; now and then both are merged into a new base.
+base's keys; now and then both are merged into a new base. Where they lie, and what is written of
+them, is the business of :mod:`~absflow.columnar.stored`.
 """
 
 from __future__ import annotations
@@ -105,12 +106,17 @@ class KeyedState:
         base: other live rows, of the same schema; None if there is no second level.
         shadows: for each row of ``table`` the row of the base in the place of which it stands, -1
             for none; None if there is no base.
+        written: for each row of ``table`` its row among those of its files, -1 for none; None if
+            there is no base.
+        segments: how many rows each of these files has.
     """
 
     table: pa.Table
     keys: int
     base: pa.Table | None = None
     shadows: Places | None = None
+    written: Places | None = None
+    segments: tuple[int, ...] = ()
 
     @classmethod
     def empty(cls, keys: pa.Schema, columns: pa.Schema) -> KeyedState:
@@ -216,10 +222,7 @@ class KeyedState:
             return self
         if self.shadows is not None:
             gone &= self.shadows < 0
-        if not gone.any():
-            return self
-        shadows = None if self.shadows is None else self.shadows[~gone]
-        return replace(self, table=self.table.filter(pa.array(~gone)), shadows=shadows)
+        return self._only(~gone) if gone.any() else self
 
     def all_expired(self) -> KeyedState:
         """What is left when every key's state has expired: deletions that no checkpoint holds."""
@@ -242,24 +245,36 @@ class KeyedState:
         rows = rows.append_column(MODIFIED, pa.array(modified))
         rows = rows.append_column(DELETED, pa.array(np.full(rows.num_rows, deleted)))
         rows = rows.cast(self.table.schema)
-        table, shadows, below = self.table, self.shadows, touched.below[which]
+        others, below = self, touched.below[which]
         known = at >= 0
         if known.any():
-            stay = np.ones(table.num_rows, dtype=bool)
+            stay = np.ones(self.table.num_rows, dtype=bool)
             stay[at[known]] = False
-            if shadows is not None:
-                below = np.where(known, shadows[at], below)
-                shadows = shadows[stay]
-            table = table.filter(pa.array(stay))
+            others = self._only(stay)
+            if self.shadows is not None:
+                below = np.where(known, self.shadows[at], below)
         if deleted and not modified.all():
             needed = (modified > 0) | (below >= 0)
             rows, below = rows.filter(pa.array(needed)), below[needed]
-        if shadows is not None:
-            shadows = np.concatenate([shadows, below])
-        table = pa.concat_tables([table, rows])
+        return others._and(rows, below)
+
+    def _only(self, stay: npt.NDArray[np.bool_]) -> KeyedState:
+        """The same but for the recent rows that do not stay."""
+        table = self.table.filter(pa.array(stay))
+        if self.shadows is None or self.written is None:
+            return replace(self, table=table)
+        return replace(self, table=table, shadows=self.shadows[stay], written=self.written[stay])
+
+    def _and(self, rows: pa.Table, below: Places) -> KeyedState:
+        """The same with more recent rows, which stand in the place of those of the base."""
+        table = pa.concat_tables([self.table, rows])
         if fits(table, _TOGETHER):
             table = table.combine_chunks()
-        return replace(self, table=table, shadows=shadows)
+        if self.shadows is None or self.written is None:
+            return replace(self, table=table)
+        shadows = np.concatenate([self.shadows, below])
+        written = np.concatenate([self.written, np.full(rows.num_rows, -1)])
+        return replace(self, table=table, shadows=shadows, written=written)
 
     def _modified(self, touched: Touched, which: Places) -> Places:
         """Of the touched keys ``which`` the ``_modified`` of their rows; 0 where there is none."""
@@ -284,7 +299,8 @@ class KeyedState:
     def merged(self, base: pa.Table) -> KeyedState:
         """The same state on a base of all live rows; the recent ones are tombstones only."""
         tombstones = self._deletions()
-        return KeyedState(tombstones, self.keys, base, np.full(tombstones.num_rows, -1))
+        nowhere = np.full(tombstones.num_rows, -1)
+        return KeyedState(tombstones, self.keys, base, nowhere, nowhere)
 
     def flat(self) -> KeyedState:
         """The same state without a base."""
@@ -375,13 +391,7 @@ class KeyedState:
         gone = pc.and_(self.table[DELETED], pc.less_equal(self.table[MODIFIED], newest))
         if self.shadows is not None:
             gone = pc.and_(gone, pa.array(self.shadows < 0))
-        if not pc.any(gone).as_py():
-            return self
-        stay = pc.invert(gone)
-        shadows = self.shadows
-        if shadows is not None:
-            shadows = shadows[stay.to_numpy()]
-        return replace(self, table=self.table.filter(stay), shadows=shadows)
+        return self._only(~gone.to_numpy()) if pc.any(gone).as_py() else self
 
 
 def _unexpired(upto: int | None) -> Callable[[pa.RecordBatch], pa.RecordBatch]:

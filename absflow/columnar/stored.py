@@ -4,9 +4,9 @@ Spark hands all that the key groups of a range have kept to each batch that touc
 through a pickle, and takes it back and writes it whole if anything has changed. That is dear for a
 large state, so one that is larger than a limit lies in files beside Spark's state store, which has
 their names only: a *base*, and the *recent* rows since, if they are many
-(:class:`~absflow.columnar.state.KeyedState`). Both are merged into a new base once the recent rows
-are a quarter as many as those of the base, so that what a batch writes is in proportion to what it
-changes.
+(:class:`~absflow.columnar.state.KeyedState`), in segments (:mod:`~absflow.columnar.segments`). All
+are merged into a new base once the recent rows are a quarter as many as those of the base, so that
+what a batch writes is in proportion to what it changes.
 
 A file has pieces (:mod:`~absflow.columnar.piece_files`). So it is written, read and merged piece by
 piece, and may be of any size.
@@ -35,6 +35,7 @@ from absflow.columnar.expiry import last_touched
 from absflow.columnar.pages import decode, encode
 from absflow.columnar.piece_files import StateFiles, read_pieces, write_pieces
 from absflow.columnar.pieces import PAGE_BYTES, pieces
+from absflow.columnar.segments import SHADOWS, read_segments, write_segment
 from absflow.columnar.state import DELETED, KeyedState, state_schema
 from absflow.columnar.timers import NEVER, TIMER_COLUMNS, next_times
 
@@ -49,7 +50,6 @@ __all__ = [
     "store_base",
 ]
 
-_SHADOWS = pa.field("_shadows", pa.int64())
 _RANGE = pa.schema(
     [
         ("key_group", pa.int32()),
@@ -88,7 +88,8 @@ class KeyGroupState:
         state: the keyed state, or its recent rows if there is a base, encoded; empty if there are
             none or they lie in a file.
         base: the name of the base's file; empty if there is no base.
-        recent: the name of the file of the recent rows; empty if they lie in no file.
+        recent: names of the files of the recent rows, oldest first, with spaces between; empty if
+            they lie in no file.
         stale: names of files, with spaces between, that nobody needs once this is committed.
         event_timer: the least time of a timer in event time, microseconds since 1970 (UTC);
             :data:`~absflow.columnar.timers.NEVER` if there is none.
@@ -114,7 +115,7 @@ class KeyGroupState:
     @property
     def files(self) -> set[str]:
         """The names of the files that it needs."""
-        return {self.base, self.recent, *self.held_files.split()} - {""}
+        return {self.base, *self.recent.split(), *self.held_files.split()} - {""}
 
 
 def of_range(states: Mapping[int, KeyGroupState]) -> bytes:
@@ -153,22 +154,22 @@ def load(
     """
     schema = state_schema(keys, columns)
 
-    def table(payload: bytes, name: str, schema: pa.Schema) -> pa.Table:
-        if name:
-            return read_pieces(files, name, schema, what)
-        if payload:
-            return pa.Table.from_batches([decode(payload, schema, what)])
-        return schema.empty_table()
+    def inline(schema: pa.Schema) -> pa.Table:
+        batches = [decode(stored.state, schema, what)] if stored.state else []
+        return pa.Table.from_batches(batches, schema)
 
     if not stored.base:
-        return KeyedState(table(stored.state, "", schema), len(keys))
-    recent = table(stored.state, stored.recent, schema.append(_SHADOWS))
-    return KeyedState(
-        recent.drop_columns([_SHADOWS.name]),
-        len(keys),
-        table(b"", stored.base, schema),
-        recent[_SHADOWS.name].to_numpy(),
-    )
+        return KeyedState(inline(schema), len(keys))
+    base, rows = read_pieces(files, stored.base, schema, what), schema.append(SHADOWS)
+    segments: tuple[int, ...] = ()
+    if stored.recent:
+        recent, written, segments = read_segments(files, stored.recent.split(), rows, what)
+    else:
+        recent = inline(rows)
+        written = np.full(recent.num_rows, -1)
+    shadows = recent[SHADOWS.name].to_numpy()
+    table = recent.drop_columns([SHADOWS.name])
+    return KeyedState(table, len(keys), base, shadows, written, segments)
 
 
 def store(
@@ -212,13 +213,11 @@ def store(
         kept = replace(kept, size=kept.size + state.size)
     else:
         kept = replace(before, live_keys=state.live, size=size)
-    rows = state.table.append_column(_SHADOWS, pa.array(state.shadows))
-    payload, recent = b"", ""
-    if rows.num_rows and rows.nbytes > files.max_inline:
-        recent = write_pieces(files, f"{place}-recent", pieces(rows.to_batches(), piece_bytes))
-    elif rows.num_rows:
-        payload = encode(rows)
-    return replace(kept, state=payload, recent=recent)
+    if state.table.nbytes > files.max_inline:
+        segments = write_segment(state, before.recent.split(), files, place, piece_bytes)
+        return replace(kept, state=b"", recent=" ".join(segments))
+    rows = state.table.append_column(SHADOWS, pa.array(state.shadows))
+    return replace(kept, state=encode(rows) if rows.num_rows else b"", recent="")
 
 
 def retire(

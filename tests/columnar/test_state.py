@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 )
 from test_stage_schedules import MemoryFiles
 
+from absflow.columnar import stored
 from absflow.columnar.state import (
     DELETED,
     MODIFIED,
@@ -271,9 +272,14 @@ class ThreeKeysMachine(StateMachine):
     key = THREE
 
 
+@pytest.mark.parametrize("parts", [4, 0])
 @pytest.mark.parametrize("machine", [StateMachine, ThreeKeysMachine])
-def test_state_is_a_dict_with_a_history(machine):
-    """Any changes, deletions and checkpoints: the same as a dict, and increments add up to it."""
+def test_state_is_a_dict_with_a_history(machine, parts, monkeypatch):
+    """Any changes, deletions and checkpoints: the same as a dict, and increments add up to it.
+
+    With 0 parts no base is ever replaced, so the recent rows come to lie in many segments.
+    """
+    monkeypatch.setattr(stored, "_PARTS", parts)
     run_state_machine_as_test(
         machine,
         settings=settings(
