@@ -4,11 +4,12 @@
 tests, on the cores that the job has: a name node and a data node for HDFS; for S3 moto, or MinIO,
 if ``MINIO`` names its program (``tests/spark/minio_server.py``). In each case and turn each store
 runs the same stage (``_workloads.py``, columnar form, 16 key groups, files of 200,000 rows from
-this disk) into a Delta sink beside its storage root, and after its keys are loaded is measured
-three times: in a life with a checkpoint every 10 s and in one without; then the time from a start
-that restores the newest checkpoint to the commit of its state. Every other turn goes the other way
-round, stores and lives, for what runs later finds a warmer JVM. Beside that stands what the bare
-store takes for a file of 8 MB, and for one of 1 kB, by the clients that the workers have. With
+this disk) into a Delta sink beside its storage root. After its keys are loaded it takes a
+checkpoint every 20 s. The 10 s behind each trigger are a job with a checkpoint every 10 s, and the
+10 s behind those one without: both in one life, in turns, so that a JVM that gets warmer is in
+both. Then comes the time from a start that restores the newest checkpoint to the commit of its
+state. Every other turn goes through the stores the other way round. Beside that stands what the
+bare store takes for a file of 8 MB, and for one of 1 kB, by the clients that the workers have. With
 ``--write`` the figures go to ``docs/figures``; they are for this machine and this run only.
 """
 
@@ -21,11 +22,12 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 from _forms import columnar
 from _quick import usual
 from _results import Results, arguments
@@ -42,13 +44,13 @@ from hdfs_server import hdfs
 from minio_server import Minio, s3
 from on_store import class_path
 
-RUN_S, WARM_S = usual(30, 10), usual(8, 2)
+PAIRS, WARM_S = usual(4, 1), usual(10, 2)
 ROWS, FILES = 200_000, usual(500, 150)
 CASES = usual(
     ["100 k uniform keys", "1 M uniform keys", "10 M keys, 1 % a batch"], ["100 k uniform keys"]
 )
-NEVER, OFTEN = "1h", "10s"
-BOTH = (OFTEN, NEVER)
+WITH_S = WITHOUT_S = 10
+NEVER, OFTEN = "1h", f"{WITH_S + WITHOUT_S}s"
 SIZES = {"8 MB": (8 << 20, 16), "1 kB": (1 << 10, 200)}
 _PATIENCE_S = 900
 
@@ -86,15 +88,30 @@ class Job:
         job.sink("out", stage, absflow.DeltaSink(f"{self.place}/out"))
         return job.start()
 
-    def speed(self, run: absflow.Run, loads: int) -> float:
-        """Rows per second over whole micro-batches, once so many have loaded keys."""
-        self._await(run, lambda moments: len(moments) > loads)
+    def speeds(self, run: absflow.Run) -> tuple[float, float]:
+        """Rows per second in the 10 s behind the triggers of checkpoints, and in those between."""
+        self._await(run, lambda moments: len(moments) > self.workload.loads)
         run.await_termination(timeout=WARM_S)
         since = time.time()
-        run.await_termination(timeout=RUN_S)
+        run.await_termination(timeout=(PAIRS + 1) * (WITH_S + WITHOUT_S))
         moments = self._await(run, lambda moments: sum(at > since for at, _ in moments) > 1)
-        some = [(at, rows) for at, rows in moments if at > since]
-        return sum(rows for _, rows in some[:-1]) / (some[-1][0] - some[0][0])
+        found = absflow.history(self.spark, f"{self.place}/job").checkpoints()
+        triggers = [at for (at,) in found.selectExpr("double(triggered_at)").collect()]
+        begins = np.array([at for at, _ in moments])
+        so_far = np.cumsum([0, *(rows for _, rows in moments[:-1])])
+
+        def rows(begin: float, seconds: int) -> float:
+            # A micro-batch that reaches over an end counts in part.
+            there = np.interp([begin, begin + seconds], begins, so_far)
+            return float(there[1] - there[0])
+
+        last = begins[-1] - WITH_S - WITHOUT_S
+        pairs = [
+            (rows(at, WITH_S), rows(at + WITH_S, WITHOUT_S)) for at in triggers if since < at < last
+        ]
+        assert len(pairs) >= PAIRS, (triggers, since, begins[-1])
+        with_, without = np.sum(pairs, axis=0)
+        return with_ / len(pairs) / WITH_S, without / len(pairs) / WITHOUT_S
 
     def _await(
         self, run: absflow.Run, ready: Callable[[list[tuple[float, int]]], bool]
@@ -170,7 +187,8 @@ def main(cases: list[str], runs: int, write: bool) -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         with places(root) as (stores, conf):
-            spark = session("stores", "6g", conf)
+            more = {"spark.sql.streaming.numRecentProgressUpdates": "10000"}
+            spark = session("stores", "6g", {**conf, **more})
             wait_little(spark)  # as every job's start does
             for store, place in stores.items():
                 for size, (put, get) in bare(spark, place).items():
@@ -182,13 +200,13 @@ def main(cases: list[str], runs: int, write: bool) -> None:
                 WORKLOADS[case].write(source, WORKLOADS[case].loads + FILES, ROWS)
                 if number == 0:  # JVMs compile for long: not counted
                     for place in stores.values():
-                        measured(Job(spark, WORKLOADS[case], source, f"{place}/early"), BOTH)
+                        measured(Job(spark, WORKLOADS[case], source, f"{place}/early"))
                 for turn in range(runs):
                     step = 1 if turn % 2 else -1
                     for store in [*stores][::step]:
                         place = f"{stores[store]}/{number}-{turn}"
                         job = Job(spark, WORKLOADS[case], source, place)
-                        found = measured(job, BOTH[::step])
+                        found = measured(job)
                         Files(spark).delete_folder(place)
                         print(f"{case}, {store}:", *(f"{v:,.1f}" for v in found), flush=True)
                         for results, value in zip(of_runs, found, strict=True):
@@ -202,17 +220,12 @@ def main(cases: list[str], runs: int, write: bool) -> None:
             results.write()
 
 
-def measured(job: Job, intervals: Sequence[str]) -> tuple[float, float, float]:
-    """Rows per second with checkpoints; what they cost, in %; and the seconds of a restore.
-
-    The job has a life with each interval, in this order.
-    """
-    found: dict[str, float] = {}
-    for interval in intervals:
-        run = job.start(interval)
-        found[interval] = job.speed(run, 0 if found else job.workload.loads)
-        run.stop()
-    return found[OFTEN], 100 * (1 - found[OFTEN] / found[NEVER]), job.restored()
+def measured(job: Job) -> tuple[float, float, float]:
+    """Rows per second with checkpoints; what they cost, in %; and the seconds of a restore."""
+    run = job.start(OFTEN)
+    often, never = job.speeds(run)
+    run.stop()
+    return often, 100 * (1 - often / never), job.restored()
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ twice the epoch, and one more if the key came in this very epoch.
 A large state has two levels, as a log-structured merge tree has: a *base* of live rows, which is
 never changed, and the *recent* rows, tombstones among them, which stand in the place of rows of the
 base. So what a few keys cost does not grow with the number of all keys, but for a look through the
-base's keys; now and then both are merged into a new base. Where they lie, and what is written of
-them, is the business of :mod:`~absflow.columnar.stored`.
+base's keys; now and then both are merged into a new base.
 """
 
 from __future__ import annotations
@@ -106,8 +105,7 @@ class KeyedState:
         base: other live rows, of the same schema; None if there is no second level.
         shadows: for each row of ``table`` the row of the base in the place of which it stands, -1
             for none; None if there is no base.
-        written: for each row of ``table`` its row among those of its files, -1 for none; None if
-            there is no base.
+        written: for each row of ``table`` its row among those of the files, -1 for none; or None.
         segments: how many rows each of these files has.
     """
 

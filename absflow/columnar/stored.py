@@ -5,8 +5,8 @@ through a pickle, and takes it back and writes it whole if anything has changed.
 large state, so one that is larger than a limit lies in files beside Spark's state store, which has
 their names only: a *base*, and the *recent* rows since, if they are many
 (:class:`~absflow.columnar.state.KeyedState`), in segments (:mod:`~absflow.columnar.segments`). All
-are merged into a new base once the recent rows are a quarter as many as those of the base, so that
-what a batch writes is in proportion to what it changes.
+are merged into a new base once the recent rows are half as many as those of the base, so that what
+a batch writes is in proportion to what it changes.
 
 A file has pieces (:mod:`~absflow.columnar.piece_files`). So it is written, read and merged piece by
 piece, and may be of any size.
@@ -69,7 +69,7 @@ _RANGE = pa.schema(
     ]
 )
 # A merge costs as much as the base, so it comes once for so many parts of it.
-_PARTS = 4
+_PARTS = 2
 # A piece of a file is so many pages large: what is read and never sent may be larger than a page.
 PIECE_PAGES = 16
 
