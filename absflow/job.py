@@ -214,8 +214,9 @@ class Job:
             mode: "immediate": rows are there with the micro-batch that made them, and a restore
                 takes back what came after the checkpoint. "on-checkpoint": rows are there with the
                 checkpoint that holds them, in one write, and only a restore to an older one takes
-                them back. Without: "on-checkpoint" for a sink that has no other mode (a
-                :class:`TransactionalSink`, :class:`FileSink`), "immediate" for others.
+                them back. Without: "on-checkpoint" for a :class:`TransactionalSink` and a
+                :class:`FileSink`, which have no other but for :class:`KafkaSink`, whose
+                "immediate" is at least once; "immediate" for others.
             of: "output". "state": the sink keeps a table of the stage's state, a row for each key,
                 which is that of the newest checkpoint at any time (:class:`SqlSink`).
 
@@ -237,10 +238,12 @@ class Job:
                 f"sink {name!r}: mode is {mode!r}, must be 'immediate' or 'on-checkpoint'"
             )
         if only and mode == "immediate":
-            raise GraphError(
-                f"sink {name!r}: a {type(sink).__name__} publishes with checkpoints; leave out "
-                "mode='immediate'"
-            )
+            if not isinstance(sink, TransactionalSink):
+                raise GraphError(
+                    f"sink {name!r}: a {type(sink).__name__} publishes with checkpoints; leave out "
+                    "mode='immediate'"
+                )
+            sink = sink.immediate(name)
         given = stage.name if isinstance(stage, Node) else stage
         self._sinks.append(SinkNode(name, given, mode == "on-checkpoint", of == "state"))
         self._targets[name] = sink

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from absflow.columnar.publishing import Lane
 from absflow.errors import GraphError
-from absflow.sinks import SinkCut, SinkPublication, SinkRestore, SinkWrite
+from absflow.sinks import Sink, SinkCut, SinkPublication, SinkRestore, SinkWrite
 
 __all__ = ["Lane", "TransactionalSink"]
 
@@ -27,14 +27,17 @@ class TransactionalSink:
             one, a checkpoint is visible in a single transaction, if that is not limited.
         transaction_bytes: a transaction has no more bytes of rows than this, as Arrow counts them;
             None: all rows of a lane go in one.
-        packages: what executors must have installed, by the names of its distributions.
     """
 
     lanes: int = 1
     transaction_bytes: int | None = None
     reads_all: ClassVar[bool] = True
     on_checkpoint_only: ClassVar[bool] = True
-    packages: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """What executors must have installed, by the names of its distributions."""
+        return ()
 
     def marker(self, lane: str) -> str | None:
         """The marker that was committed last to a lane; None if there is none.
@@ -63,6 +66,15 @@ class TransactionalSink:
             GraphError: naming the column.
         """
 
+    def complete(self, lanes: Sequence[str], attempt: int, checkpoint_id: int) -> None:
+        """Called by the driver once all lanes have a checkpoint, and perhaps again.
+
+        Args:
+            lanes: their names.
+            attempt: the attempt that took the checkpoint.
+            checkpoint_id: the checkpoint.
+        """
+
     def of_state(self, name: str, keys: Sequence[str], deleted: str) -> TransactionalSink:
         """The sink as one that keeps a table of a stage's state, a row for each key.
 
@@ -79,6 +91,17 @@ class TransactionalSink:
         raise GraphError(
             f"sink {name!r}: a {type(self).__name__} keeps no table of a state; leave out "
             'of="state"'
+        )
+
+    def immediate(self, name: str) -> Sink:
+        """The sink in the mode ``immediate``, written by each micro-batch at once.
+
+        Raises:
+            GraphError: it has no such mode.
+        """
+        raise GraphError(
+            f"sink {name!r}: a {type(self).__name__} publishes with checkpoints; leave out "
+            "mode='immediate'"
         )
 
     def prepare(self, spark: SparkSession, schema: pa.Schema) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from absflow.errors import GraphError
 
-__all__ = ["RecordColumns"]
+__all__ = ["RecordColumns", "json_values"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,11 @@ class RecordColumns:
 
     Attributes:
         key: text or bytes.
-        value: text or bytes; None: a JSON object of all columns but the next three.
+        value: text or bytes; None: what ``values`` makes of all columns but the next three.
         headers: maps.
         partition: integers.
         timestamp: timestamps.
+        values: of rows the values of their records.
     """
 
     key: str | None
@@ -33,6 +34,7 @@ class RecordColumns:
     headers: str | None
     partition: str | None
     timestamp: str | None
+    values: Callable[[pa.RecordBatch], list[bytes]]
 
     @property
     def plain(self) -> bool:
@@ -83,9 +85,18 @@ class RecordColumns:
         if self.value is not None:
             values: list[Any] = rows.column(self.value).to_pylist()
             return values
-        beside = [n for n in (self.headers, self.partition, self.timestamp) if n is not None]
-        encode, options = orjson.dumps, orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC
-        return [encode(row, _plain, options) for row in rows.drop_columns(beside).to_pylist()]
+        return self.values(rows.select(self.in_value(rows.schema).names))
+
+    def in_value(self, schema: pa.Schema) -> pa.Schema:
+        """The columns of which values are made, if no column is the value."""
+        beside = {self.headers, self.partition, self.timestamp}
+        return pa.schema([field for field in schema if field.name not in beside])
+
+
+def json_values(rows: pa.RecordBatch) -> list[bytes]:
+    """Each row as a JSON object."""
+    encode, options = orjson.dumps, orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC
+    return [encode(row, _plain, options) for row in rows.to_pylist()]
 
 
 def _is_bytes(of: pa.DataType) -> bool:

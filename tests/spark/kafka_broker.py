@@ -44,18 +44,26 @@ def jars(wanted: Mapping[str, bool], folder: Path) -> list[str]:
     """Paths of jars, downloaded at the first time; one process at a time, for all have one cache.
 
     Args:
-        wanted: ``organisation:name:version``, and whether it comes with what it depends on.
+        wanted: ``organisation:name:version``, and whether it comes with what it depends on; for
+            another file than the jar also ``:classifier:extension``.
         folder: where to put Ivy's input and output.
     """
     lines = []
     for coordinates, transitive in wanted.items():
-        org, name, rev = coordinates.split(":")
+        org, name, rev, *other = coordinates.split(":")
+        artifact = ""
+        if other:
+            classifier, kind = other
+            artifact = (
+                f'<artifact name="{name}" m:classifier="{classifier}" type="{kind}" ext="{kind}"/>'
+            )
         lines.append(
             f'<dependency org="{org}" name="{name}" rev="{rev}" conf="default" '
-            f'transitive="{str(transitive).lower()}"/>'
+            f'transitive="{str(transitive).lower()}">{artifact}</dependency>'
         )
     (folder / "ivy.xml").write_text(
-        '<ivy-module version="2.0"><info organisation="absflow" module="tests"/>'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="absflow" module="tests"/>'
         f"<dependencies>{''.join(lines)}</dependencies></ivy-module>"
     )
     (ivy,) = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")

@@ -194,7 +194,7 @@ def test_a_page_does_what_it_says(
     """Block by block, in order."""
     if page.stem == "kafka":
         servers = request.getfixturevalue("kafka")
-        create(reader.spark, servers, "clicks", "totals")
+        create(reader.spark, servers, "clicks", "totals", "soon")
         reader.names |= {"spark": reader.spark, "servers": servers, "folder": str(tmp_path)}
     if page.stem == "outside":
         reader.names["redis_port"] = request.getfixturevalue("redis_port")

@@ -84,7 +84,7 @@ def test_sinks_of_every_kind_in_one_job(
     sinks = {
         "lite": lite(tmp_path, key="id"),
         "sql": absflow.SqlSink(server.url, "every", lanes=2),
-        "topic": absflow.KafkaSink(kafka, "every"),
+        "topic": absflow.KafkaSink(kafka, "every", lanes=2),
     }
 
     def check(again: pd.DataFrame | None = None) -> None:
@@ -114,6 +114,8 @@ def test_sinks_of_every_kind_in_one_job(
     check()
 
     last = completed(spark, tmp_path / "job")[-1]["checkpoint_id"]
+    told = [r for r in consumed(kafka, "every-absflow") if r.key().endswith(b"-topic")]
+    assert json.loads(told[-1].value()) == {"attempt": 2, "complete": last}
     with settings(spark, conf(tmp_path, restore__from=str(older["checkpoint_id"]))):
         planned = job(spark, tmp_path, **sinks).plan_restore()
     assert planned.problems == ()

@@ -65,6 +65,11 @@ class Lanes:
         published = held(self._markers, self._branch)
         return published is not None and published >= publication.checkpoint_id
 
+    def complete(self, publication: Publication) -> None:
+        """Tell the destination that all lanes have a publication."""
+        names = lane_names(self._job_id, self._name, len(self._markers))
+        self._sink.complete(names, publication.attempt, publication.checkpoint_id)
+
     @property
     def last(self) -> tuple[int, int] | None:
         """Attempt and checkpoint of what was published last; errors as of :meth:`claim`."""

@@ -159,6 +159,8 @@ class Publisher:
         elif not lanes.holds(publication):
             rows = self._rows(sink, publication)
             lanes.publish(rows.drop(*(name for name in _OWN if name not in _ORDER)), publication)
+        if lanes is not None:
+            lanes.complete(publication)
         note = self._root.layout.published(sink, self._attempt)
         self._root.files.write(note, str(publication.checkpoint_id))
 

@@ -117,8 +117,8 @@ def prepare_attempt(root: StorageRoot, job: JobSpec) -> PreparedAttempt:
         RestoreError: the checkpoint cannot be restored as asked.
         FencedError: a newer driver started meanwhile.
     """
-    given = (s for s in job.sinks.values() if isinstance(s, TransactionalSink))
-    check_workers(root.spark, [package for sink in given for package in sink.packages])
+    given = (getattr(sink, "packages", ()) for sink in job.sinks.values())
+    check_workers(root.spark, [package for packages in given for package in packages])
     check_root(root.spark, root.files, job.settings.storage_path)
     lock = hold(root.layout.root, lambda: decide_start(root, job))
     try:

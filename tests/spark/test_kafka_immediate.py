@@ -1,0 +1,116 @@
+"""KafkaSink in the mode ``immediate``: at least once, and a consumer can tell what came again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from chain import chain, conf, expected
+from confluent_kafka import Consumer, Message, TopicPartition
+from diamond import source_files, to_group
+from kafka_client import consumed, make_topic
+from pyspark.sql import SparkSession
+from reading import assert_same_rows, completed
+from session import settings
+
+import absflow
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+ORDER = ["id", "g", "v"]
+
+
+def fails_once(flag: Path, servers: str, topic: str):
+    """``to_group``, but one key fails once, as soon as the topic has rows of its micro-batch."""
+
+    def process(rows, state, context):
+        keys = state.column(0).to_pylist()
+        if flag.exists() and 3 in keys:
+            with closing(Consumer({"bootstrap.servers": servers, "group.id": "look"})) as look:
+                while not look.get_watermark_offsets(TopicPartition(topic, 0), 30)[1]:
+                    time.sleep(0.05)
+            flag.unlink()
+            raise OSError("once")
+        return to_group(rows, state, context)
+
+    return process
+
+
+def run(spark: SparkSession, root: Path, topic: absflow.KafkaSink, process, **more: str) -> None:
+    """To the end of the files."""
+    with settings(spark, conf(root, restart__max_delay="1s", **more)):
+        job = chain(spark, root, process=process)
+        job.sink("topic", "tally", topic, mode="immediate")
+        assert job.start().await_termination(timeout=300)
+
+
+def headers(record: Message) -> dict[str, str]:
+    return {name: value.decode() for name, value in record.headers() or ()}
+
+
+def once(records: Iterable[Message]) -> Iterator[Message]:
+    """What a consumer that leaves out repetitions sees, as docs/kafka.md has it."""
+    newest: dict[tuple[int, str], tuple[int, ...]] = {}
+    for record in records:
+        of = headers(record)
+        at = tuple(int(of[f"absflow-{name}"]) for name in ("attempt", "batch", "epoch", "seq"))
+        lane = record.partition(), of["absflow-lane"]
+        if at > newest.get(lane, ()):
+            newest[lane] = at
+            yield record
+
+
+def rows_of(records: Iterable[Message]) -> pd.DataFrame:
+    return pd.DataFrame([json.loads(record.value()) for record in records], columns=ORDER)
+
+
+def test_what_comes_again_has_the_same_headers(
+    spark: SparkSession, tmp_path: Path, kafka: str
+) -> None:
+    """A micro-batch fails when some of its rows are in the topic, and runs again."""
+    make_topic(kafka, "again", 1)
+    source, flag = source_files(tmp_path / "a", rows=200, seed=3), tmp_path / "flag"
+    next(source)
+    flag.touch()
+    sink = absflow.KafkaSink(kafka, "again")
+    run(spark, tmp_path, sink, fails_once(flag, kafka, "again"))
+    assert not flag.exists()
+    due, records = expected(tmp_path, 1)["sink"], consumed(kafka, "again")
+    assert len(records) > len(due)
+    by_id: dict[str, set[bytes]] = {}
+    for record in records:
+        by_id.setdefault(json.dumps(headers(record), sort_keys=True), set()).add(record.value())
+    assert {len(values) for values in by_id.values()} == {1}
+    assert_same_rows(rows_of(once(records)), due, ORDER)
+
+    first = completed(spark, tmp_path / "job")[-1]["checkpoint_id"]
+    next(source)
+    run(spark, tmp_path, sink, to_group)
+    with settings(spark, conf(tmp_path, restore__from=str(first))):
+        job = chain(spark, tmp_path)
+        job.sink("topic", "tally", sink, mode="immediate")
+        note = job.plan_restore().sinks["topic"].note
+    assert f"absflow-epoch > {first}" in note
+    assert "is written again, with another absflow-attempt" in note
+    run(spark, tmp_path, sink, to_group, restore__from=str(first))
+    seen = list(once(consumed(kafka, "again")))
+    kept = [
+        record
+        for record in seen
+        if int((of := headers(record))["absflow-attempt"]) > 1 or int(of["absflow-epoch"]) <= first
+    ]
+    assert len(seen) > len(kept)
+    assert_same_rows(rows_of(kept), expected(tmp_path, 2)["sink"], ORDER)
+
+
+def test_other_sinks_have_no_such_mode(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with settings(spark, conf(tmp_path)):
+        job = chain(spark, tmp_path)
+        with pytest.raises(absflow.GraphError, match="a SqlSink publishes with checkpoints"):
+            job.sink("sql", "tally", absflow.SqlSink("sqlite://", "t"), mode="immediate")
