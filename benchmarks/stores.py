@@ -44,7 +44,7 @@ from hdfs_server import hdfs
 from minio_server import Minio, s3
 from on_store import class_path
 
-PAIRS, WARM_S = usual(4, 1), usual(10, 2)
+PAIRS, WARM_S, EARLY_S = usual(4, 1), usual(10, 2), usual(30, 5)
 ROWS, FILES = 200_000, usual(500, 150)
 CASES = usual(
     ["100 k uniform keys", "1 M uniform keys", "10 M keys, 1 % a batch"], ["100 k uniform keys"]
@@ -87,6 +87,13 @@ class Job:
         )
         job.sink("out", stage, absflow.DeltaSink(f"{self.place}/out"))
         return job.start()
+
+    def warm(self) -> None:
+        """Run it for a while, and restore it, for what comes behind."""
+        run = self.start(OFTEN)
+        run.await_termination(timeout=EARLY_S)
+        run.stop()
+        self.restored()
 
     def speeds(self, run: absflow.Run) -> tuple[float, float]:
         """Rows per second in the 10 s behind the triggers of checkpoints, and in those between."""
@@ -200,7 +207,7 @@ def main(cases: list[str], runs: int, write: bool) -> None:
                 WORKLOADS[case].write(source, WORKLOADS[case].loads + FILES, ROWS)
                 if number == 0:  # JVMs compile for long: not counted
                     for place in stores.values():
-                        measured(Job(spark, WORKLOADS[case], source, f"{place}/early"))
+                        Job(spark, WORKLOADS[case], source, f"{place}/early").warm()
                 for turn in range(runs):
                     step = 1 if turn % 2 else -1
                     for store in [*stores][::step]:

@@ -28,6 +28,7 @@ from absflow.cli.options import (
 from absflow.cli.reader import Reader
 from absflow.cli.reasons import grouped
 from absflow.cli.records import DeletionRecord
+from absflow.cli.report.command import report_command
 from absflow.cli.restore_command import restore_command
 from absflow.cli.status_command import status_command
 from absflow.cli.verify_command import verify_command
@@ -114,6 +115,7 @@ absflow.add_command(status_command)
 absflow.add_command(verify_command)
 absflow.add_command(doctor_command)
 absflow.add_command(restore_command)
+absflow.add_command(report_command)
 
 
 @absflow.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from functools import cached_property, reduce
 from operator import and_
 
@@ -28,7 +29,13 @@ from absflow.facts.attempts import (
 from absflow.facts.inventory import JobInventory, gather
 from absflow.facts.listing import HistoryRecord, checkpoints, latest_id, newest, sought
 from absflow.facts.reading import Answer, FactReader
-from absflow.facts.records import AttemptRecord, CheckpointRecord, Ready, ready_of
+from absflow.facts.records import (
+    AttemptRecord,
+    CheckpointRecord,
+    Ready,
+    details_of,
+    ready_of,
+)
 from absflow.facts.stages import (
     Stages,
     check_columns,
@@ -37,10 +44,16 @@ from absflow.facts.stages import (
     stages_of,
     whose_completed,
 )
-from absflow.protocol.checkpoints import Manifest, StageColumns, StageManifest, Status
+from absflow.protocol.checkpoints import (
+    AttemptFact,
+    Manifest,
+    StageColumns,
+    StageManifest,
+    Status,
+)
 from absflow.protocol.known import Completion, Known
 from absflow.protocol.lineage import shortened
-from absflow.protocol.recovery.attempts import current
+from absflow.protocol.recovery.attempts import Attempt, current
 from absflow.protocol.retention.deletion import Deletion, freed, judge
 from absflow.protocol.retention.failures import Failure, parse
 from absflow.protocol.retention.inventory import Action, DeleteSets, RetentionPolicy
@@ -126,6 +139,40 @@ class Reader:
             self._failing(),
             self._published(attempt.attempt if attempt else 0),
         )
+
+    def attempts(self) -> tuple[Attempt, ...]:
+        """All attempts of the job, by number."""
+        return self._job.attempts
+
+    def started(self) -> dict[int, datetime]:
+        """When each attempt was started."""
+        rows = self.storage.table(self.layout.attempts, ["attempt", "kind", "at"]).to_pylist()
+        started = AttemptFact.STARTED.value
+        return {row["attempt"]: row["at"] for row in rows if row["kind"] == started}
+
+    def inputs(self) -> dict[str, list[str]]:
+        """What each stage of the newest attempt reads from, in topological order."""
+        attempt = current(self._job.attempts)
+        if attempt is None:
+            return {}
+        graph = details_of(self._attempts, attempt.attempt, AttemptFact.STARTED) or {}
+        return {
+            stage: [name for name, *_ in described.get("inputs", ())]
+            for stage, described in graph.items()
+        }
+
+    def sizes(self) -> list[tuple[str, int, int]]:
+        """Each table below the root: its path there, and the files and bytes that its log names."""
+        layout, storage = self.layout, self.storage
+        late = f"{layout.root}/late"
+        tables = [layout.attempts, layout.barriers, layout.overtakes, layout.checkpoints]
+        tables += [layout.state(name) for name in storage.names(layout.states)]
+        tables += [layout.late(name) for name in storage.names(late)]
+        for stage in storage.names(layout.channels):
+            folder = f"{layout.channels}/{stage}"
+            tables += [f"{folder}/{name}" for name in storage.names(folder)]
+        there = (each for each in tables if storage.names(f"{each}/_delta_log"))
+        return [(each.removeprefix(f"{layout.root}/"), *storage.size(each)) for each in there]
 
     def _published(self, attempt: int) -> dict[str, int]:
         sinks = published_sinks(self._attempts)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -109,6 +110,12 @@ class FileReader:
             files = pa.table(self._delta(table).get_add_actions(flatten=True))
         wanted = ["partition.set_id", "size_bytes", "num_records"]
         return list(files.select(wanted).to_pylist())
+
+    def size(self, table: str) -> tuple[int, int]:
+        """How many files the log of a table names, and their bytes."""
+        with self.reading(table):
+            sizes = pa.table(self._delta(table).get_add_actions()).column("size_bytes")
+        return len(sizes), pc.sum(sizes).as_py() or 0
 
     def open(self, table: str) -> ds.Dataset:
         """A table.

@@ -20,6 +20,7 @@ from chain import SETTINGS, chain, expected
 from cluster import Cluster, python_path
 from delta import configure_spark_with_delta_pip
 from diamond import to_group
+from outside_sinks import STRAGGLER, add_outside
 from places import Place
 from processes import bury, tail
 from reading import assert_same_rows, files_read, rows_of, stage_of, state_at
@@ -27,7 +28,7 @@ from session import builder
 
 import absflow
 
-STRAGGLER, STRAGGLES_S = "worker-0", 1.5
+STRAGGLES_S = 1.5
 PATIENCE_S = 300
 Found = TypeVar("Found")
 
@@ -132,9 +133,9 @@ def main(root: Path, place: str, more: Mapping[str, str]) -> None:
     for name, value in ({f"spark.absflow.{n}": v for n, v in own.items()} | {**more}).items():
         start = start.config(name, value)
     spark = configure_spark_with_delta_pip(start).getOrCreate()
-    chain(
-        spark, root, f"{place}/sink", bounded=False, process=straggling
-    ).start().await_termination()
+    job = chain(spark, root, f"{place}/sink", bounded=False, process=straggling)
+    add_outside(job)
+    job.start().await_termination()
     spark.stop()
 
 

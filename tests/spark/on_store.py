@@ -16,6 +16,7 @@ from typing import Protocol
 from chain import SETTINGS, chain, expected
 from delta import configure_spark_with_delta_pip
 from kafka_broker import jars
+from outside_sinks import add_outside
 from processes import bury, tail
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -119,7 +120,9 @@ def main(root: Path, place: str, more: dict[str, str]) -> None:
         start = start.config(name, value)
     spark = configure_spark_with_delta_pip(start).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    run = chain(spark, root, f"{place}/sink").start()
+    job = chain(spark, root, f"{place}/sink")
+    add_outside(job)
+    run = job.start()
     assert run.await_termination(timeout=300)
     assert run.finished_checkpoint is not None
     progress = run.progress()

@@ -16,8 +16,9 @@ import pytest
 from cluster import Cluster, standalone
 from diamond import source_files
 from hdfs_server import Hdfs, hdfs
-from in_cluster import STRAGGLER, Driver, driver
+from in_cluster import Driver, driver
 from on_store import class_path
+from outside_sinks import STRAGGLER
 from places import Place, bucket_place, hdfs_place
 from s3_faults import Fault
 from s3_server import S3Server, s3_server

@@ -13,6 +13,7 @@ import pytest
 from chain import expected
 from diamond import write_source
 from on_store import started
+from outside_sinks import Outside, outside
 from places import STORES, Place
 from processes import bury, tail
 from reading import assert_same_rows, rows_of
@@ -57,14 +58,26 @@ def attempts(place: Place) -> list[tuple[int, str]]:
     return [(r["incarnation"], r["kind"]) for r in sorted(rows, key=lambda r: r["at"])]
 
 
-def check_sink(place: Place) -> None:
-    """It has every row once."""
+@pytest.fixture
+def others(
+    kafka: str, place: Place, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Outside]:
+    """A database and a topic, for both drivers as well."""
+    with outside(kafka, place.root, monkeypatch, request.node.name) as made:
+        yield made
+
+
+def check_sinks(place: Place, others: Outside) -> None:
+    """All have every row once."""
     place.fetch("sink")
-    rows = rows_of(place.root / "sink").to_pandas()
-    assert_same_rows(rows, expected(place.root, FILES)["sink"], ["id"])
+    rows, due = rows_of(place.root / "sink").to_pandas(), expected(place.root, FILES)["sink"]
+    assert_same_rows(rows, due, ["id"])
+    others.check(due)
 
 
-def test_a_driver_that_was_paused_commits_nothing_when_it_wakes(place: Place) -> None:
+def test_a_driver_that_was_paused_commits_nothing_when_it_wakes(
+    place: Place, others: Outside
+) -> None:
     """A newer one has taken over and ended the job; the older says so, and changes nothing."""
     older = start(place, "older", SLOW)
     newer = None
@@ -85,7 +98,7 @@ def test_a_driver_that_was_paused_commits_nothing_when_it_wakes(place: Place) ->
     said = (place.root / "older").read_text()
     assert "FencedError: driver incarnation 2 took the job over at" in said
     assert attempts(place) == [(1, "STARTED"), (1, "READY"), (2, "DRIVER"), (2, "ENDED")]
-    check_sink(place)
+    check_sinks(place, others)
 
 
 def await_commits(place: Place, driver: subprocess.Popen[bytes]) -> None:
@@ -97,7 +110,7 @@ def await_commits(place: Place, driver: subprocess.Popen[bytes]) -> None:
         time.sleep(0.1)
 
 
-def test_of_two_drivers_that_start_together_one_goes_on(place: Place) -> None:
+def test_of_two_drivers_that_start_together_one_goes_on(place: Place, others: Outside) -> None:
     """The other says so, also where both have claimed the same; each row is in the sink once."""
     names = ("one", "other")
     drivers = [start(place, name, SLOW) for name in names]
@@ -114,4 +127,4 @@ def test_of_two_drivers_that_start_together_one_goes_on(place: Place) -> None:
     )
     kinds = [kind for _, kind in attempts(place)]
     assert kinds.count("STARTED") == kinds.count("ENDED") == 1
-    check_sink(place)
+    check_sinks(place, others)

@@ -1,0 +1,108 @@
+"""``absflow report``: the checkpoint page as one file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+import click
+
+from absflow.cli import cells, documents
+from absflow.cli.options import on_storage, root_of, setting_number
+from absflow.cli.reader import Reader
+from absflow.cli.reasons import grouped
+from absflow.cli.report.model import AttemptLine, Page
+from absflow.cli.report.page import page_of
+from absflow.errors import StorageError
+from absflow.protocol.retention.inventory import RetentionPolicy
+
+__all__ = ["read_page", "report_command"]
+
+_SHOWN = 300
+
+
+@click.command("report")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+    default="absflow-report.html",
+    show_default=True,
+    help="The file; - for the standard output.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=_SHOWN,
+    show_default=True,
+    metavar="N",
+    help="Show the newest N checkpoints.",
+)
+@on_storage
+def report_command(
+    output: Path, limit: int, storage: str | None, properties_file: Path | None, as_json: bool
+) -> None:
+    """Write the checkpoint page: one HTML file that shows a job's history.
+
+    The age of the newest completed checkpoint, the stages as a graph, a bar for each checkpoint,
+    where the time of each went, how state grows, attempts and restores, sinks, and what is stored
+    and why. Of a job that runs or one that is dead; the file needs no network and no JavaScript.
+    """
+    from absflow.cli.report.render import render  # its template engine is for this command only
+
+    page = read_page(Reader(root_of(storage, properties_file)), limit, properties_file)
+    text = render(page)
+    if str(output) == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(
+            f"could not write {str(output)!r}: {error}; give another --output"
+        ) from error
+    size = len(text.encode())
+    if as_json:
+        click.echo(documents.text({"file": str(output), "bytes": size, "shown": len(page.bars)}))
+    else:
+        click.echo(f"wrote {output}, {cells.size(size)}: open it in a browser")
+
+
+def read_page(reader: Reader, limit: int, properties_file: Path | None = None) -> Page:
+    """Read what the page says.
+
+    Args:
+        reader: of the job's storage root.
+        limit: how many checkpoints it shows.
+        properties_file: may say what retention keeps.
+
+    Raises:
+        NotFoundError: no job has ever started under the root.
+    """
+    policy = RetentionPolicy(
+        setting_number("checkpoint.retained", properties_file),
+        setting_number("lineage.max-sets", properties_file),
+    )
+    status = reader.status()
+    return page_of(
+        status,
+        reader.history(limit),
+        reader.inputs(),
+        [*_attempts(reader)],
+        reader.sizes(),
+        grouped(reader.retention(policy).reasons),
+        datetime.now(timezone.utc),
+    )
+
+
+def _attempts(reader: Reader) -> Iterator[AttemptLine]:
+    started = reader.started()
+    for attempt in reader.attempts():
+        at = started.get(attempt.attempt)
+        yield AttemptLine(
+            attempt.attempt,
+            cells.time(at) if at is not None else "",
+            str(attempt.origin) if attempt.origin else "",
+            {},
+        )

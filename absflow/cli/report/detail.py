@@ -1,0 +1,118 @@
+"""One checkpoint on the page: its facts, its timeline, its stages, and what has changed."""
+
+from __future__ import annotations
+
+from absflow.cli import cells
+from absflow.cli.report.model import PHASES, Detail, Phases
+from absflow.cli.report.shapes import segments
+from absflow.facts.records import CheckpointRecord
+from absflow.facts.stages import sentence_of
+from absflow.protocol.checkpoints import StageManifest, StageReport, own_reports
+from absflow.protocol.event_time import holding_back, to_datetime
+
+__all__ = ["TIMELINE", "detail_of"]
+
+TIMELINE = 1000.0
+
+
+def detail_of(record: CheckpointRecord, before: CheckpointRecord | None) -> Detail:
+    """All of a checkpoint; ``before`` is the completed one before it, if it is shown, too."""
+    facts = [
+        ("status", record.status.value + (", abandoned by a restore" if record.abandoned else "")),
+        ("attempt", str(record.attempt)),
+        ("triggered", f"{cells.time(record.triggered_at)} UTC"),
+    ]
+    if record.ended_at is not None:
+        facts.append(("ended", f"{cells.time(record.ended_at)} UTC"))
+        facts.append(("duration", cells.duration(record.duration_ms)))
+    facts.append(("base", f"checkpoint {record.base_id}" if record.base_id else "none: full"))
+    if record.reason:
+        facts.append(("why", sentence_of(record.reason) or record.reason))
+    if record.cause:
+        facts.append(("seen", record.cause))
+    return Detail(
+        record.checkpoint_id,
+        record.title,
+        tuple(facts),
+        _phases(record),
+        tuple(_stage_cells(stage, record.checkpoint_id) for stage in record.stages),
+        tuple(cell for stage in record.stages for cell in _input_cells(stage)),
+        _changes(record, before),
+    )
+
+
+def _phases(record: CheckpointRecord) -> tuple[Phases, ...]:
+    reports = own_reports(record.checkpoint_id, record.stages)
+    totals = [_total_ms(report) for report in reports]
+    whole = max([record.duration_ms or 0, *totals, 1])
+    return tuple(
+        Phases(
+            report.stage,
+            tuple(segments({f: getattr(report, f) for f in PHASES}, whole, TIMELINE)),
+            {field: cells.duration(getattr(report, field)) for field in PHASES},
+            cells.duration(total),
+            total == max(totals),
+        )
+        for report, total in zip(reports, totals, strict=True)
+    )
+
+
+def _total_ms(report: StageReport) -> int:
+    return sum(getattr(report, field) for field in PHASES)
+
+
+def _stage_cells(stage: StageManifest, checkpoint_id: int) -> tuple[str, ...]:
+    report = stage.report
+    own = report.checkpoint_id == checkpoint_id
+    reached = None if report.time is None else to_datetime(report.time.stage.value)
+    flying = sum(state.rows for state in stage.in_flight)
+    return (
+        report.stage if own else f"{report.stage} (ended, as of {report.checkpoint_id})",
+        cells.count(report.rows_changed) if own else cells.NONE,
+        cells.count(report.keys_total),
+        cells.size(report.bytes_changed) if own else cells.NONE,
+        cells.size(report.bytes_total),
+        cells.count(report.held_rows) if own and report.held_rows else cells.NONE,
+        cells.count(flying) if flying else cells.NONE,
+        cells.count(report.late_rows) if report.late_rows else cells.NONE,
+        cells.NONE if reached is None else cells.time(reached),
+        (report.time is not None and holding_back(report.time)) or cells.NONE,
+    )
+
+
+def _input_cells(stage: StageManifest) -> list[tuple[str, ...]]:
+    name, report = stage.report.stage, stage.report
+    backlogs = (stage.load.backlogs or ()) if stage.load else ()
+    channels = [
+        (
+            name,
+            b.input,
+            cells.count(b.rows),
+            cells.size(b.bytes),
+            cells.duration(b.age_ms) if b.rows else cells.NONE,
+            cells.NONE,
+        )
+        for b in backlogs
+    ]
+    roots = [(name, n, *[cells.NONE] * 3, position) for n, position in report.positions.items()]
+    return [*roots, *channels]
+
+
+def _changes(record: CheckpointRecord, before: CheckpointRecord | None) -> tuple[str, ...]:
+    if before is None or not record.stages:
+        return ()
+    then = {stage.report.stage: stage.report for stage in before.stages}
+    said = []
+    for stage in record.stages:
+        now, old = stage.report, then.get(stage.report.stage)
+        if old is None:
+            said.append(f"{now.stage} is new")
+            continue
+        keys, size = now.keys_total - old.keys_total, now.bytes_total - old.bytes_total
+        if keys or size:
+            sign = "-" if size < 0 else "+"
+            said.append(f"{now.stage}: {keys:+,} keys, {sign}{cells.size(abs(size))}")
+        for name, position in now.positions.items():
+            if old.positions.get(name) != position:
+                said.append(f"{now.stage} reads {name} further")
+    return tuple(said)

@@ -1,0 +1,221 @@
+"""From what was read to what the page says. Nothing is read here, and no HTML is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from itertools import pairwise
+
+from absflow.cli import cells
+from absflow.cli.records import StatusRecord
+from absflow.cli.report.detail import detail_of
+from absflow.cli.report.model import AttemptLine, Bar, Page, StageNode, Trend
+from absflow.cli.report.shapes import Box, Edge, graph, line, strip
+from absflow.facts.listing import HistoryRecord
+from absflow.facts.records import CheckpointRecord
+from absflow.facts.stages import sentence_of
+from absflow.protocol.checkpoints import Kind, StageManifest, Status, own_reports
+from absflow.protocol.event_time import to_datetime
+
+__all__ = ["STRIP", "TREND", "page_of"]
+
+_Text = Callable[[float], str]
+STRIP = (1000.0, 120.0)
+TREND = (480.0, 110.0)
+_NODE, _GAP = (190.0, 64.0), (70.0, 18.0)
+
+
+def page_of(
+    status: StatusRecord,
+    history: HistoryRecord,
+    inputs: Mapping[str, Sequence[str]],
+    attempts: Sequence[AttemptLine],
+    storage: Sequence[tuple[str, int, int]],
+    stays: Sequence[str],
+    now: datetime,
+) -> Page:
+    """Put together what was read.
+
+    Args:
+        status: how the job is.
+        history: the checkpoints to show.
+        inputs: of each stage what it reads from.
+        attempts: all of them; their counts are made here.
+        storage: of each table its name, files and bytes.
+        stays: why things stay.
+        now: when all this was read.
+    """
+    shown = history.shown
+    completed = [r for r in shown if r.status is Status.COMPLETED]
+    nodes, edges, size = _graph(status.last, inputs)
+    before = dict(pairwise(r.checkpoint_id for r in completed))
+    by_id = {r.checkpoint_id: r for r in shown}
+    previous = {later: by_id[earlier] for earlier, later in before.items()}
+    last = status.last
+    return Page(
+        root=status.root,
+        made=now.isoformat(timespec="seconds"),
+        head=_head(status),
+        last_ended=last.ended_at.isoformat() if last and last.ended_at else "",
+        last_age=cells.duration(status.age_ms(now)),
+        counts={s.value.lower(): history.counts.get(s, 0) for s in Status},
+        nodes=nodes,
+        edges=edges,
+        graph_size=size,
+        bars=_bars(shown, attempts),
+        details=tuple(detail_of(r, previous.get(r.checkpoint_id)) for r in reversed(shown)),
+        chosen=last.checkpoint_id if last and last.checkpoint_id in by_id else 0,
+        trends=_trends(completed),
+        late=_late(completed),
+        sinks=_sinks(status),
+        attempts=tuple(_counted(a, shown) for a in attempts),
+        storage=tuple((n, cells.count(f), cells.size(b)) for n, f, b in storage),
+        stays=tuple(stays),
+    )
+
+
+def _head(status: StatusRecord) -> tuple[tuple[str, str], ...]:
+    origin = f", restored from {status.origin}" if status.origin else ""
+    lines = [
+        ("driver", f"{status.incarnation}, which has {status.end or 'not ended'}"),
+        ("attempt", f"{status.attempt}{origin}"),
+        ("pending", ", ".join(r.title for r in status.pending) or "none"),
+        ("aborted since", cells.count(len(status.aborted))),
+    ]
+    if status.failing:
+        lines.append(("retention fails", cells.count(len(status.failing))))
+    if status.last is not None and status.last.versions:
+        lines.append(("versions", ", ".join(f"{n} {v}" for n, v in status.last.versions.items())))
+    return tuple(lines)
+
+
+def _graph(
+    last: CheckpointRecord | None, inputs: Mapping[str, Sequence[str]]
+) -> tuple[tuple[StageNode, ...], tuple[tuple[Edge, str], ...], tuple[float, float]]:
+    boxes, edges = graph(inputs, _NODE, _GAP)
+    stages = {s.report.stage: s for s in last.stages} if last else {}
+    nodes = tuple(_node(box, box.name not in inputs, stages.get(box.name)) for box in boxes)
+    width = max((box.x + box.width for box in boxes), default=0.0)
+    height = max((box.y + box.height for box in boxes), default=0.0)
+    texts = tuple((edge, _unread(edge, stages.get(edge.target))) for edge in edges)
+    return nodes, texts, (width, height)
+
+
+def _node(box: Box, source: bool, stage: StageManifest | None) -> StageNode:
+    if source or stage is None:
+        return StageNode(box, source, (), None)
+    report, load = stage.report, stage.load
+    lines = [f"{cells.count(report.keys_total)} keys, {cells.size(report.bytes_total)}"]
+    if report.time is not None and (reached := to_datetime(report.time.stage.value)) is not None:
+        lines.append(f"watermark {cells.time(reached)}")
+    return StageNode(box, source, tuple(lines), None if load is None else load.busy)
+
+
+def _unread(edge: Edge, stage: StageManifest | None) -> str:
+    backlogs = (stage.load.backlogs or ()) if stage is not None and stage.load else ()
+    found = next((b for b in backlogs if b.input == edge.source), None)
+    if found is None or not found.rows:
+        return ""
+    return f"{cells.count(found.rows)} rows, {cells.duration(found.age_ms)}"
+
+
+def _bars(shown: Sequence[CheckpointRecord], attempts: Sequence[AttemptLine]) -> tuple[Bar, ...]:
+    boxes = strip([float(r.duration_ms or 0) for r in shown], *STRIP)
+    first: dict[int, int] = {}
+    for record in shown:
+        first.setdefault(record.attempt, record.checkpoint_id)
+    begun = {first[a.attempt] for a in attempts if a.origin and a.attempt in first}
+    return tuple(
+        Bar(
+            box,
+            r.checkpoint_id,
+            "abandoned" if r.abandoned else r.status.value.lower(),
+            r.kind is Kind.SAVEPOINT,
+            any(stage.in_flight for stage in r.stages),
+            r.checkpoint_id in begun,
+            _title(r),
+        )
+        for box, r in zip(boxes, shown, strict=True)
+    )
+
+
+def _title(record: CheckpointRecord) -> str:
+    ended = f", {cells.duration(record.duration_ms)}" if record.duration_ms is not None else ""
+    why = f": {sentence_of(record.reason)}" if record.reason else ""
+    left = ", abandoned by a restore" if record.abandoned else ""
+    return f"{record.title}, {record.status.value}{ended}{left}{why}"
+
+
+def _trends(completed: Sequence[CheckpointRecord]) -> tuple[Trend, ...]:
+    def total(record: CheckpointRecord, field: str) -> float:
+        return float(sum(getattr(stage.report, field) for stage in record.stages))
+
+    made = [
+        _trend("duration", [_number(r.duration_ms) for r in completed], cells.duration),
+        _trend("state", [total(r, "bytes_total") for r in completed], _size),
+        _trend("keys", [total(r, "keys_total") for r in completed], _count),
+        _trend("bytes changed", [total(r, "bytes_changed") for r in completed], _size),
+        _trend("longest alignment", [_most(r, "alignment_ms") for r in completed], cells.duration),
+        _trend("unread rows", [_backlog(r) for r in completed], _count),
+    ]
+    return tuple(made) if completed else ()
+
+
+def _trend(name: str, values: Sequence[float | None], text: _Text) -> Trend:
+    found = line(values, *TREND)
+    newest = values[-1] if values else None
+    shown = tuple((text(value), y) for value, y in found.ticks)
+    return Trend(name, found, shown, cells.NONE if newest is None else text(newest))
+
+
+def _count(value: float) -> str:
+    return cells.count(round(value))
+
+
+def _size(value: float) -> str:
+    return cells.size(round(value))
+
+
+def _number(value: int | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _most(record: CheckpointRecord, field: str) -> float:
+    return float(max((getattr(stage.report, field) for stage in record.stages), default=0))
+
+
+def _backlog(record: CheckpointRecord) -> float | None:
+    loads = [stage.load for stage in record.stages if stage.load is not None]
+    if not loads or any(load.backlogs is None for load in loads):
+        return None
+    return float(sum(b.rows for load in loads for b in load.backlogs or ()))
+
+
+def _late(completed: Sequence[CheckpointRecord]) -> tuple[tuple[str, str], ...]:
+    counts: dict[str, int] = {}
+    for record in completed:
+        for report in own_reports(record.checkpoint_id, record.stages):
+            counts[report.stage] = counts.get(report.stage, 0) + report.late_rows
+    return tuple((stage, cells.count(count)) for stage, count in counts.items() if count)
+
+
+def _sinks(status: StatusRecord) -> tuple[tuple[str, str, str], ...]:
+    newest = status.last.checkpoint_id if status.last else 0
+    return tuple(
+        (
+            name,
+            f"checkpoint {published}" if published else "nothing yet",
+            "nothing" if published >= newest else f"what came up to checkpoint {newest}",
+        )
+        for name, published in status.sinks.items()
+    )
+
+
+def _counted(given: AttemptLine, shown: Sequence[CheckpointRecord]) -> AttemptLine:
+    counts: dict[str, int] = {}
+    for record in shown:
+        if record.attempt == given.attempt:
+            status = record.status.value.lower()
+            counts[status] = counts.get(status, 0) + 1
+    return replace(given, counts=counts)

@@ -1,0 +1,79 @@
+"""From what the page says to one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import shlex
+from functools import cache
+from importlib.resources import files
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+from absflow.cli.report.detail import TIMELINE
+from absflow.cli.report.model import INPUT_COLUMNS, PHASES, STAGE_COLUMNS, Page
+from absflow.cli.report.page import STRIP, TREND
+
+__all__ = ["render"]
+
+# A browser opens so many rows of stages at once; older checkpoints are in the table only.
+_STAGE_ROWS = 2000
+# Control characters are no text of HTML, and marks of direction would turn what stands beside them.
+_ODD = {code: "\ufffd" for code in (*range(9), 11, 12, *range(14, 32), *range(127, 160))}
+_ODD |= {code: "" for code in (0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+_LONGEST = 2000
+
+
+def render(page: Page) -> str:
+    """The page as HTML."""
+    detailed, left = set(), _STAGE_ROWS
+    for detail in page.details:  # the newest first
+        left -= max(len(detail.stages), 1)
+        if left >= 0 or detail.id == page.chosen:
+            detailed.add(detail.id)
+    return (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(
+            page=page,
+            detailed=detailed,
+            quoted_root=shlex.quote(page.root),
+            phases=PHASES,
+            stage_columns=STAGE_COLUMNS,
+            input_columns=INPUT_COLUMNS,
+            strip=STRIP,
+            trend_size=TREND,
+            timeline=TIMELINE,
+            style=_own("page.css"),
+            script=_own("page.js"),
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("absflow.cli.report", ""),
+        autoescape=select_autoescape(["jinja"]),
+        undefined=StrictUndefined,
+        finalize=_plain,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["shortened"] = _shortened
+    return made
+
+
+def _plain(value: object) -> object:
+    """A text as it can stand in HTML; what is very long is cut."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    text = value.translate(_ODD)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _own(name: str) -> Markup:
+    return Markup((files("absflow.cli.report") / name).read_text(encoding="utf-8"))
