@@ -238,7 +238,7 @@ class Job:
                 f"sink {name!r}: mode is {mode!r}, must be 'immediate' or 'on-checkpoint'"
             )
         if only and mode == "immediate":
-            if not isinstance(sink, TransactionalSink):
+            if of == "state" or not isinstance(sink, TransactionalSink):
                 raise GraphError(
                     f"sink {name!r}: a {type(sink).__name__} publishes with checkpoints; leave out "
                     "mode='immediate'"

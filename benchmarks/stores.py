@@ -44,7 +44,7 @@ from hdfs_server import hdfs
 from minio_server import Minio, s3
 from on_store import class_path
 
-PAIRS, WARM_S, EARLY_S = usual(4, 1), usual(10, 2), usual(30, 5)
+PAIRS, WARM_S, EARLY_S = usual(4, 1), usual(10, 2), usual(90, 5)
 ROWS, FILES = 200_000, usual(500, 150)
 CASES = usual(
     ["100 k uniform keys", "1 M uniform keys", "10 M keys, 1 % a batch"], ["100 k uniform keys"]
@@ -100,7 +100,7 @@ class Job:
         self._await(run, lambda moments: len(moments) > self.workload.loads)
         run.await_termination(timeout=WARM_S)
         since = time.time()
-        run.await_termination(timeout=(PAIRS + 1) * (WITH_S + WITHOUT_S))
+        run.await_termination(timeout=(PAIRS + 2) * (WITH_S + WITHOUT_S))
         moments = self._await(run, lambda moments: sum(at > since for at, _ in moments) > 1)
         found = absflow.history(self.spark, f"{self.place}/job").checkpoints()
         triggers = [at for (at,) in found.selectExpr("double(triggered_at)").collect()]
@@ -186,9 +186,9 @@ def places(folder: Path) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]
 
 def main(cases: list[str], runs: int, write: bool) -> None:
     """Each case, each turn, each store."""
-    speeds = Results("stores", "rows/s", ("disk",))
-    costs = Results("stores_checkpoints", "% that checkpoints every 10 s cost")
-    restores = Results("stores_restore", "s to restore", ("disk",))
+    speeds = Results("stores", "rows/s", ("disk",), keeps=CASES)
+    costs = Results("stores_checkpoints", "% that checkpoints every 10 s cost", keeps=CASES)
+    restores = Results("stores_restore", "s to restore", ("disk",), keeps=CASES)
     raw = Results("stores_bare", "ms", ("disk",))
     of_runs = (speeds, costs, restores)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:

@@ -28,8 +28,9 @@ from absflow.cli.options import (
 from absflow.cli.reader import Reader
 from absflow.cli.reasons import grouped
 from absflow.cli.records import DeletionRecord
-from absflow.cli.report.command import report_command
+from absflow.cli.report.command import report_command, serve_command
 from absflow.cli.restore_command import restore_command
+from absflow.cli.state_commands import changes_command, diff_command, export_command
 from absflow.cli.status_command import status_command
 from absflow.cli.verify_command import verify_command
 from absflow.errors import AbsflowError, DeletionError
@@ -115,7 +116,11 @@ absflow.add_command(status_command)
 absflow.add_command(verify_command)
 absflow.add_command(doctor_command)
 absflow.add_command(restore_command)
+absflow.add_command(changes_command)
+absflow.add_command(diff_command)
+absflow.add_command(export_command)
 absflow.add_command(report_command)
+absflow.add_command(serve_command)
 
 
 @absflow.command()

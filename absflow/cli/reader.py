@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, reduce
 from operator import and_
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -241,6 +242,38 @@ class Reader:
         # Not before: an older change of a key may have the value, and the newest another.
         rows = rows.filter(reduce(and_, asked.values())) if asked else rows
         return StateRecord(number, columns, rows)
+
+    def past(
+        self,
+        stage: str,
+        key: Mapping[str, str | None],
+        most: int,
+        upto: int | None = None,
+    ) -> list[tuple[int, dict[str, Any] | None]]:
+        """One key at the newest completed checkpoints of the job, the newest first.
+
+        Args:
+            stage: its name.
+            key: texts (None for null) of all key columns.
+            most: how many checkpoints.
+            upto: no later one than this; None for all.
+
+        Returns:
+            Each checkpoint, and the key's row there; None if it had no state.
+        """
+        ids = [
+            record.checkpoint_id
+            for record in self.history().shown
+            if record.status is Status.COMPLETED
+            and not record.abandoned
+            and (upto is None or record.checkpoint_id <= upto)
+            and any(each.report.stage == stage for each in record.stages)
+        ]
+        found: list[tuple[int, dict[str, Any] | None]] = []
+        for number in ids[: -most - 1 : -1]:
+            rows = self.state(stage, number, key).rows.to_pylist()
+            found.append((number, rows[0] if rows else None))
+        return found
 
     def retention(self, policy: RetentionPolicy) -> RetentionRecord:
         """What retention would do now, and why the rest stays."""

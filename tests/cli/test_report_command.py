@@ -128,7 +128,7 @@ def test_what_is_in_the_tables_is_text(tmp_path, hostile):
     stage = Stage("x", keys, columns, {1: [{"k": 1, "n": 1}]}, positions={hostile: hostile})
     checkpoints = [Checkpoint(1), Checkpoint(2, 1, "ABORTED", "TIMEOUT", hostile), Checkpoint(3, 1)]
     root = write_root(tmp_path / "job", [stage], checkpoints)
-    end_driver(root, "FAILED")
+    end_driver(root)
     text = succeed(root, "report", "--output", "-")
     read = Reading(text)
     plain = write_root(
@@ -136,7 +136,7 @@ def test_what_is_in_the_tables_is_text(tmp_path, hostile):
         [Stage("x", keys, columns, {1: [{"k": 1, "n": 1}]}, positions={"p": "p"})],
         [Checkpoint(1), Checkpoint(2, 1, "ABORTED", "TIMEOUT", "p"), Checkpoint(3, 1)],
     )
-    end_driver(plain, "FAILED")
+    end_driver(plain)
     assert [tag for tag, _ in read.tags] == [tag for tag, _ in page(plain).tags]
     assert len(text) < 500_000
     assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e]", html.unescape(text))

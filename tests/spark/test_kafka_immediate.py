@@ -114,3 +114,6 @@ def test_other_sinks_have_no_such_mode(spark: SparkSession, tmp_path: Path) -> N
         job = chain(spark, tmp_path)
         with pytest.raises(absflow.GraphError, match="a SqlSink publishes with checkpoints"):
             job.sink("sql", "tally", absflow.SqlSink("sqlite://", "t"), mode="immediate")
+        topic = absflow.KafkaSink("127.0.0.1:1", "t")
+        with pytest.raises(absflow.GraphError, match="a KafkaSink publishes with checkpoints"):
+            job.sink("topic", "tally", topic, mode="immediate", of="state")

@@ -1,4 +1,4 @@
-"""``absflow report``: the checkpoint page as one file."""
+"""``absflow report`` and ``absflow serve``: the checkpoint page as a file, and live."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from absflow.cli.reader import Reader
 from absflow.cli.reasons import grouped
 from absflow.cli.report.model import AttemptLine, Page
 from absflow.cli.report.page import page_of
-from absflow.errors import StorageError
+from absflow.errors import SettingsError, StorageError
 from absflow.protocol.retention.inventory import RetentionPolicy
 
-__all__ = ["read_page", "report_command"]
+__all__ = ["SHOWN", "read_page", "report_command", "serve_command"]
 
-_SHOWN = 300
+SHOWN = 300
+_PORT = 8917
 
 
 @click.command("report")
@@ -34,7 +35,7 @@ _SHOWN = 300
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
-    default=_SHOWN,
+    default=SHOWN,
     show_default=True,
     metavar="N",
     help="Show the newest N checkpoints.",
@@ -67,6 +68,41 @@ def report_command(
         click.echo(documents.text({"file": str(output), "bytes": size, "shown": len(page.bars)}))
     else:
         click.echo(f"wrote {output}, {cells.size(size)}: open it in a browser")
+
+
+@click.command("serve")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=_PORT, show_default=True)
+@on_storage
+def serve_command(
+    host: str,
+    port: int,
+    storage: str | None,
+    properties_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Show the checkpoint page in a browser, live, and the state of single keys.
+
+    Only this machine reaches it. With another --host everybody does who has the token that is
+    printed at the start; there is no encryption, so put a proxy with TLS before it.
+    """
+    from absflow.cli.report.server import PageServer
+
+    root = root_of(storage, properties_file)
+    Reader(root).driver()  # or nothing is there to be shown
+    try:
+        server = PageServer(root, host, port, properties_file)
+    except OSError as error:
+        raise SettingsError(
+            f"could not listen on {host!r}, port {port}: {error}; give another --host or --port"
+        ) from error
+    click.echo(f'{{"url": "{server.url}"}}' if as_json else f"{server.url} (ends with ctrl-c)")
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
 
 
 def read_page(reader: Reader, limit: int, properties_file: Path | None = None) -> Page:

@@ -10,10 +10,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from absflow.cli.report.detail import TIMELINE
+from absflow.cli.report.keys import KeysPage
 from absflow.cli.report.model import INPUT_COLUMNS, PHASES, STAGE_COLUMNS, Page
 from absflow.cli.report.page import STRIP, TREND
 
-__all__ = ["render"]
+__all__ = ["render", "render_keys", "render_problem"]
 
 # A browser opens so many rows of stages at once; older checkpoints are in the table only.
 _STAGE_ROWS = 2000
@@ -23,8 +24,8 @@ _ODD |= {code: "" for code in (0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x
 _LONGEST = 2000
 
 
-def render(page: Page) -> str:
-    """The page as HTML."""
+def render(page: Page, *, live: bool = False) -> str:
+    """The page as HTML; ``live`` if it comes from a server that has newer ones."""
     detailed, left = set(), _STAGE_ROWS
     for detail in page.details:  # the newest first
         left -= max(len(detail.stages), 1)
@@ -36,6 +37,7 @@ def render(page: Page) -> str:
         .render(
             page=page,
             detailed=detailed,
+            live=live,
             quoted_root=shlex.quote(page.root),
             phases=PHASES,
             stage_columns=STAGE_COLUMNS,
@@ -49,6 +51,17 @@ def render(page: Page) -> str:
     )
 
 
+def render_keys(keys: KeysPage) -> str:
+    """The state of keys as HTML."""
+    return _environment().get_template("keys.html.jinja").render(keys=keys, style=_own("page.css"))
+
+
+def render_problem(words: str) -> str:
+    """What a server says instead of a page."""
+    template = _environment().get_template("problem.html.jinja")
+    return template.render(words=words, style=_own("page.css"))
+
+
 @cache
 def _environment() -> Environment:
     made = Environment(
@@ -59,7 +72,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["shortened"] = _shortened
+    made.filters |= {"shortened": _shortened, "quoted": shlex.quote}
     return made
 
 

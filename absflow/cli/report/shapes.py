@@ -71,7 +71,7 @@ def ticks(most: float, count: int = 3) -> tuple[float, ...]:
     >>> ticks(0.7), ticks(230), ticks(0)
     ((0.0, 0.5, 1.0), (0.0, 100.0, 200.0, 300.0), (0.0, 1.0))
     """
-    if most <= 0:
+    if most < 1e-9:
         return (0.0, 1.0)
     power = 10.0 ** math.floor(math.log10(most / count))
     step = next(s * power for s in _STEPS if s * power >= most / count)

@@ -1,0 +1,271 @@
+"""``absflow changes``, ``diff`` and ``export``: state over checkpoints, and out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from absflow.cli import cells, documents
+from absflow.cli.options import (
+    id_or_latest,
+    limit_option,
+    limited,
+    on_storage,
+    open_console,
+    root_of,
+)
+from absflow.cli.reader import Reader
+from absflow.columnar.keys import locate
+from absflow.errors import NotFoundError, StorageError
+from absflow.facts.stages import check_key, find_stage
+
+__all__ = ["changes_command", "diff_command", "export_command"]
+
+_CHECKPOINTS = 50
+
+
+@click.command("changes")
+@click.argument("stage")
+@click.option(
+    "--key",
+    multiple=True,
+    required=True,
+    metavar="NAME=VALUE",
+    help="The key: for each key column its value; NAME alone for NULL.",
+)
+@limit_option("the newest N checkpoints")
+@on_storage
+def changes_command(
+    stage: str,
+    key: tuple[str, ...],
+    storage: str | None,
+    properties_file: Path | None,
+    as_json: bool,
+    limit: int | None,
+) -> None:
+    """Show what one key of STAGE was at each checkpoint.
+
+    The newest first; a checkpoint at which nothing had changed is left out. Abandoned checkpoints
+    are no part of the job any more, and are left out, too.
+    """
+    reader = Reader(root_of(storage, properties_file))
+    asked = {name: value if sign else None for name, sign, value in (k.partition("=") for k in key)}
+    check_key(find_stage(reader.stages, stage), asked)
+    found = reader.past(stage, asked, limited(limit, as_json) or _CHECKPOINTS)
+    # Of equal ones in a row the oldest is the one at which it came to be so.
+    shown = [
+        (checkpoint_id, row)
+        for place, (checkpoint_id, row) in enumerate(found)
+        if place + 1 == len(found) or found[place + 1][1] != row
+    ]
+    if as_json:
+        rows = [{"checkpoint_id": n, "state": row and documents.plain(row)} for n, row in shown]
+        click.echo(documents.text({"stage": stage, "key": documents.plain(asked), "changes": rows}))
+        return
+    names = [*reader.stages[stage].state]
+    table = cells.table("checkpoint>", *names)
+    for checkpoint_id, row in shown:
+        values = [cells.NONE if row is None else documents.cell(row.get(n)) for n in names]
+        table.add_row(str(checkpoint_id), *values)
+    open_console().print(table)
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """What of a stage differs between two checkpoints.
+
+    Attributes:
+        stage: the stage.
+        key: names of its key columns.
+        came: rows of keys that only the later has.
+        went: rows of keys that only the earlier has.
+        before: rows of the earlier that the later has otherwise.
+        after: these as the later has them, in the same order.
+    """
+
+    stage: str
+    key: Sequence[str]
+    came: pa.Table
+    went: pa.Table
+    before: pa.Table
+    after: pa.Table
+
+
+@click.command("diff")
+@click.argument("earlier", callback=id_or_latest)
+@click.argument("later", callback=id_or_latest)
+@click.option("--stage", help="Only this stage, key by key.")
+@limit_option("the first N keys of each kind")
+@on_storage
+def diff_command(
+    earlier: int | str,
+    later: int | str,
+    stage: str | None,
+    storage: str | None,
+    properties_file: Path | None,
+    as_json: bool,
+    limit: int | None,
+) -> None:
+    """Compare the state at two checkpoints, EARLIER and LATER.
+
+    Without --stage, how many keys of each stage came, went and changed; with it, which, and how.
+    """
+    reader = Reader(root_of(storage, properties_file))
+    ids = reader.number(earlier), reader.number(later)
+    both = [{s.report.stage for s in reader.manifest(n)[0].stages} for n in ids]
+    stages = [name for name in reader.stages if name in both[0] & both[1]]
+    if stage is not None:
+        find_stage(reader.stages, stage)
+        stages = [stage]
+    found = [_difference(reader, name, *ids) for name in stages]
+    count = limited(limit, as_json)
+    if as_json:
+        rows = [_document(each, count if stage else 0) for each in found]
+        document = {"earlier": ids[0], "later": ids[1], "stages": rows}
+        click.echo(documents.text(document))
+        return
+    console = open_console()
+    table = cells.table("stage", "came>", "went>", "changed>")
+    for each in found:
+        numbers = (each.came.num_rows, each.went.num_rows, each.after.num_rows)
+        table.add_row(each.stage, *map(cells.count, numbers))
+    console.print(table)
+    if stage is not None:
+        console.print()
+        console.print(_keys(found[0], count))
+
+
+def _difference(reader: Reader, stage: str, earlier: int, later: int) -> _Difference:
+    before, after = (reader.state(stage, n) for n in (earlier, later))
+    key = list(after.columns.key)
+    if list(before.columns.key) != key:
+        raise NotFoundError(
+            f"stage {stage!r} had the key columns {list(before.columns.key)} at checkpoint "
+            f"{earlier} and has {key} at {later}; its keys cannot be compared"
+        )
+    old, new = before.rows, after.rows
+    at = locate(new.select(key), old.select(key))
+    known = np.flatnonzero(at >= 0)
+    there = np.ones(old.num_rows, dtype=bool)
+    there[at[known]] = False
+    then, now = old.take(pa.array(at[known])), new.take(pa.array(known))
+    changed = pa.array(_differs(then, now))
+    return _Difference(
+        stage,
+        key,
+        new.filter(pa.array(at < 0)),
+        old.filter(pa.array(there)),
+        then.filter(changed),
+        now.filter(changed),
+    )
+
+
+def _differs(then: pa.Table, now: pa.Table) -> npt.NDArray[np.bool_]:
+    """Of each pair of rows, whether any column differs; a column that one lacks is left out."""
+    found = np.zeros(now.num_rows, dtype=bool)
+    for name in now.column_names:
+        if name not in then.column_names:
+            continue
+        a, b = then[name], now[name]
+        if a.type == b.type and not pa.types.is_nested(a.type):
+            differs = pc.fill_null(pc.not_equal(a, b), False).to_numpy()
+            found |= differs | (a.is_null().to_numpy() != b.is_null().to_numpy())
+        else:
+            pairs = zip(a.to_pylist(), b.to_pylist(), strict=True)
+            found |= np.array([x != y for x, y in pairs], dtype=bool)
+    return found
+
+
+def _document(found: _Difference, count: int | None) -> dict[str, Any]:
+    def rows(table: pa.Table) -> list[Any]:
+        return list(documents.plain(table.slice(0, count).to_pylist()))
+
+    made: dict[str, Any] = {
+        "stage": found.stage,
+        "came": found.came.num_rows,
+        "went": found.went.num_rows,
+        "changed": found.after.num_rows,
+    }
+    if count == 0:
+        return made
+    kinds = {"came": found.came, "went": found.went, "before": found.before, "after": found.after}
+    return made | {"keys": {kind: rows(table) for kind, table in kinds.items()}}
+
+
+def _keys(found: _Difference, count: int | None) -> Any:
+    names = [name for name in found.after.column_names if name not in found.key]
+    table = cells.table("", *found.key, *names)
+
+    def add(sign: str, rows: pa.Table) -> None:
+        for row in rows.slice(0, count).to_pylist():
+            table.add_row(sign, *(documents.cell(row.get(n)) for n in (*found.key, *names)))
+
+    add("+", found.came)
+    add("-", found.went)
+    before, after = (t.slice(0, count).to_pylist() for t in (found.before, found.after))
+    for then, now in zip(before, after, strict=True):
+        table.add_row("~", *(documents.cell(now[n]) for n in found.key), *_values(then, now, names))
+    return table
+
+
+def _values(then: dict[str, Any], now: dict[str, Any], names: Sequence[str]) -> list[str]:
+    return [
+        documents.cell(now[name])
+        if name not in then or then[name] == now[name]
+        else f"{documents.cell(then[name])} -> {documents.cell(now[name])}"
+        for name in names
+    ]
+
+
+@click.command("export")
+@click.argument("stage")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--at",
+    callback=id_or_latest,
+    metavar="ID",
+    help="A completed checkpoint, or latest. Default: the newest.",
+)
+@on_storage
+def export_command(
+    stage: str,
+    file: Path,
+    at: int | str | None,
+    storage: str | None,
+    properties_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Write the state of STAGE at a checkpoint into FILE, which ends in .parquet or .csv.
+
+    One row for each key, sorted by key. CSV has no lists, maps and structs: take Parquet for these.
+    """
+    if file.suffix not in {".parquet", ".csv"}:
+        raise click.UsageError(f"{str(file)!r} ends in neither .parquet nor .csv")
+    reader = Reader(root_of(storage, properties_file))
+    record = reader.state(stage, None if at is None else reader.number(at))
+    nested = [field.name for field in record.rows.schema if pa.types.is_nested(field.type)]
+    if nested and file.suffix == ".csv":
+        raise click.UsageError(f"column {nested[0]!r} has no form in CSV; write a .parquet file")
+    try:
+        if file.suffix == ".csv":
+            csv.write_csv(record.rows, str(file))
+        else:
+            pq.write_table(record.rows, file)
+    except OSError as error:
+        raise StorageError(f"could not write {str(file)!r}: {error}; give another file") from error
+    rows, number = record.rows.num_rows, record.checkpoint_id
+    if as_json:
+        found = {"file": str(file), "stage": stage, "checkpoint_id": number, "keys": rows}
+        click.echo(documents.text(found))
+    else:
+        click.echo(f"wrote {file}: {rows:,} keys of {stage} at checkpoint {number}")

@@ -1,0 +1,198 @@
+"""Metrics and alerts: what Prometheus is told, and when it would wake somebody.
+
+Rules are run by Prometheus' own ``promtool`` over series that are written down here; and a real
+Prometheus scrapes ``absflow serve`` of a job whose checkpoints fail.
+"""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+from commands_run import document
+from prometheus_client.parser import text_string_to_metric_families
+from storage_roots import end_driver
+from test_serve_command import ask, served
+
+from absflow.cli.report.metrics import METRICS
+
+ROOT = Path(__file__).parents[2]
+ALERTS = ROOT / "monitoring" / "alerts.yml"
+RULES = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
+
+
+def program(name):
+    found = shutil.which(name)
+    assert found, f"no {name} is installed: apt-get install prometheus"
+    return found
+
+
+def scraped(root):
+    with served(root) as server:
+        status, headers, text = ask(server, "/metrics")
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_the_figures_are_those_of_the_commands(small):
+    found = scraped(small)
+    status = document(small, "status")
+    last = status["last_completed"]
+    assert found["absflow_checkpoint_last_completed_id",] == last["checkpoint_id"] == 8
+    assert found["absflow_driver_running",] == 1
+    assert found["absflow_checkpoint_pending",] == len(status["pending"])
+    summary = document(small, "history")["summary"]
+    assert found["absflow_checkpoint_total", ("outcome", "aborted")] == summary["aborted"]
+    for stage in last["stages"]:
+        of = ("stage", stage["stage"])
+        assert found["absflow_state_keys", of] == stage["keys_total"]
+        for backlog in stage["backlogs"] or ():
+            name = "absflow_channel_backlog_rows"
+            assert found[name, ("input", backlog["input"]), of] == backlog["rows"]
+
+
+def test_a_driver_that_has_ended_is_told(tmp_path):
+    from shared_roots import write_small_root
+
+    root = write_small_root(tmp_path)
+    end_driver(root)
+    assert scraped(root)["absflow_driver_running",] == 0
+
+
+def test_rules_and_docs_name_metrics_that_there_are():
+    said = (ROOT / "docs" / "operations.md").read_text()
+    dashboard = (ROOT / "monitoring" / "grafana.json").read_text()
+    assert set(re.findall(r"`(absflow_\w+)`", said)) == set(METRICS) - {"absflow_checkpoint"} | {
+        "absflow_checkpoint_total"
+    }
+    there = {*METRICS, "absflow_checkpoint_total"}
+    for text in (*(rule["expr"] for rule in RULES), dashboard):
+        named = set(re.findall(r"absflow_\w+", text))
+        assert named <= there
+
+
+# For each rule series by which it fires after some minutes, and such by which it does not.
+RUNNING, LAST = "absflow_driver_running", "absflow_checkpoint_last_completed_id"
+ENDED = "absflow_checkpoint_last_completed_timestamp_seconds"
+CASES = {
+    "AbsflowCheckpointOld": (
+        "11m",
+        {RUNNING: "1x30", ENDED: "0x30"},
+        {RUNNING: "0x30", ENDED: "0x30"},
+    ),
+    "AbsflowNoCheckpoint": ("16m", {RUNNING: "1x30"}, {RUNNING: "1x30", LAST: "1x30"}),
+    "AbsflowCheckpointsAborted": (
+        "1m",
+        {"absflow_checkpoint_aborted_since": "2x30"},
+        {"absflow_checkpoint_aborted_since": "1x30"},
+    ),
+    "AbsflowDriverEnded": ("6m", {RUNNING: "0x30"}, {RUNNING: "1x30"}),
+    "AbsflowSinkBehind": (
+        "6m",
+        {LAST: "9x30", 'absflow_sink_published_id{sink="out"}': "6x30"},
+        {LAST: "9x30", 'absflow_sink_published_id{sink="out"}': "7x30"},
+    ),
+    "AbsflowBacklogOld": (
+        "6m",
+        {'absflow_channel_backlog_age_seconds{stage="b", input="a"}': "61x30"},
+        {'absflow_channel_backlog_age_seconds{stage="b", input="a"}': "59x30"},
+    ),
+    "AbsflowWatermarkStands": (
+        "20m",
+        {'absflow_watermark_timestamp_seconds{stage="a"}': "5x30", LAST: "1+1x30"},
+        {'absflow_watermark_timestamp_seconds{stage="a"}': "5+1x30", LAST: "1+1x30"},
+    ),
+    "AbsflowLateRows": (
+        "1m",
+        {'absflow_late_rows{stage="a"}': "1x30"},
+        {'absflow_late_rows{stage="a"}': "0x30"},
+    ),
+    "AbsflowRetentionFails": (
+        "61m",
+        {"absflow_retention_failing": "1x90"},
+        {"absflow_retention_failing": "0x90"},
+    ),
+}
+
+
+def test_every_rule_has_a_case():
+    assert [rule["alert"] for rule in RULES] == list(CASES)
+
+
+@pytest.mark.parametrize("alert", CASES)
+def test_it_fires_when_it_must_and_else_does_not(alert, tmp_path):
+    at, fires, calm = CASES[alert]
+    query = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0)'
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": s, "values": values} for s, values in series.items()],
+            "promql_expr_test": [
+                {
+                    "expr": query,
+                    "eval_time": at,
+                    "exp_samples": [{"labels": "{}", "value": count}],
+                }
+            ],
+        }
+        for series, count in ((fires, 1), (calm, 0))
+    ]
+    file = tmp_path / "tests.yml"
+    document = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests}
+    file.write_text(yaml.safe_dump(document))
+    command = [program("promtool"), "test", "rules", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_real_prometheus_fires(small, tmp_path):
+    """The newest checkpoint of this job is of January, its driver may still run."""
+    with served(small) as server, socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+        free.close()
+        conf = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(ALERTS)],
+            "scrape_configs": [
+                {
+                    "job_name": "absflow",
+                    "static_configs": [{"targets": [f"127.0.0.1:{server.server_port}"]}],
+                }
+            ],
+        }
+        (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(conf))
+        command = [program("prometheus"), f"--config.file={tmp_path / 'prometheus.yml'}"]
+        command += [f"--storage.tsdb.path={tmp_path / 'data'}"]
+        command += [f"--web.listen-address=127.0.0.1:{port}"]
+        with (tmp_path / "log").open("w") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            deadline, firing = time.monotonic() + 120, set()
+            while "AbsflowCheckpointOld" not in firing:
+                assert process.poll() is None, (tmp_path / "log").read_text()
+                assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+                time.sleep(0.5)
+                firing = _firing(port)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _firing(port):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/alerts", timeout=10) as answer:
+            alerts = json.load(answer)["data"]["alerts"]
+    except OSError:  # it is not up yet
+        return set()
+    return {a["labels"]["alertname"] for a in alerts if a["state"] == "firing"}
