@@ -1,4 +1,4 @@
-"""A topic of Kafka that each micro-batch writes at once: **at least once**, with headers that tell.
+"""A topic of Kafka that each micro-batch writes at once: **at least once**, with headers that show it.
 
 A micro-batch that failed runs again, and writes again. A record has the same headers then, and
 those of one task go up within a partition of the topic: by attempt, batch, epoch and number. So a
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 from confluent_kafka import KafkaException, Producer
@@ -18,18 +18,44 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.destinations.kafka_markers import PATIENCE_S, a_producer
+from absflow.destinations.kafka_records import RecordColumns
 from absflow.errors import StorageError
 from absflow.sinks import SinkCut, SinkPublication, SinkRestore, SinkWrite
 from absflow.spark.worker.any_names import map_in_arrow
 from absflow.spark.worker.stage_call import freeze_loaded_modules
 
-if TYPE_CHECKING:
-    from absflow.destinations.kafka import KafkaSink
-
 __all__ = ["KafkaBatches"]
 
 _QUEUED = 100_000
 _WRITTEN = pa.schema([pa.field("rows", pa.int64())])
+
+
+class Topic(Protocol):
+    """What is written: a :class:`~absflow.KafkaSink`."""
+
+    @property
+    def topic(self) -> str:
+        """Its name."""
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """What executors must have installed."""
+
+    @property
+    def columns(self) -> RecordColumns:
+        """What of a row is what of a record."""
+
+    def check(self, name: str, schema: pa.Schema) -> None:
+        """Refuse columns that no record takes."""
+
+    def prepare_topic(self, schema: pa.Schema) -> object:
+        """Refuse to begin where it cannot be written."""
+
+    def producer_conf(self) -> dict[str, Any]:
+        """What producers have in common."""
+
+    def describe(self) -> str:
+        """Where rows go, for people."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +66,7 @@ class KafkaBatches:
         to: the topic, and what of a row is what of a record.
     """
 
-    to: KafkaSink
+    to: Topic
     reads_all: ClassVar[bool] = True
 
     @property
@@ -84,7 +110,7 @@ class KafkaBatches:
 
 
 def _write_function(
-    sink: KafkaSink, made: SinkWrite
+    sink: Topic, made: SinkWrite
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """For ``mapInArrow``: writes a partition, and says how many rows it had."""
     columns = sink.columns
@@ -117,7 +143,7 @@ def _write_function(
 class _Records:
     """Records on their way to the topic."""
 
-    def __init__(self, sink: KafkaSink, producer: Producer) -> None:
+    def __init__(self, sink: Topic, producer: Producer) -> None:
         self._sink = sink
         self._producer = producer
         self._failed: list[str] = []

@@ -1,4 +1,4 @@
-"""Metrics and alerts: what Prometheus is told, and when it would wake somebody.
+"""Metrics and alerts: what Prometheus sees, and when it would wake somebody.
 
 Rules are run by Prometheus' own ``promtool`` over series that are written down here; and a real
 Prometheus scrapes ``absflow serve`` of a job whose checkpoints fail.
@@ -62,7 +62,7 @@ def test_the_figures_are_those_of_the_commands(small):
             assert found[name, ("input", backlog["input"]), of] == backlog["rows"]
 
 
-def test_a_driver_that_has_ended_is_told(tmp_path):
+def test_a_driver_that_has_ended_is_seen(tmp_path):
     from shared_roots import write_small_root
 
     root = write_small_root(tmp_path)

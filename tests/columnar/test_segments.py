@@ -92,7 +92,7 @@ def test_segments_are_dropped_when_all_is_merged():
     """A base that is due takes in all of them, and they are deleted a change later."""
     group = Group()
     group.run(range(1000))
-    for number in range(1, 4):
+    for number in range(1, 7):
         group.run(range(90 * number, 90 * (number + 1)))
     assert group.kept.recent == ""
     group.run(range(1))

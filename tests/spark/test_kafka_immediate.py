@@ -1,4 +1,4 @@
-"""KafkaSink in the mode ``immediate``: at least once, and a consumer can tell what came again."""
+"""KafkaSink in the mode ``immediate``: at least once, and a consumer sees what came again."""
 
 from __future__ import annotations
 

@@ -205,15 +205,15 @@ def test_markers_of_many_lanes(servers: str, topic: str) -> None:
     assert described.result(30)["cleanup.policy"].value == "compact"
 
 
-def test_several_lanes_that_have_a_checkpoint_are_told_of(servers: str, topic: str) -> None:
+def test_a_record_says_that_several_lanes_have_a_checkpoint(servers: str, topic: str) -> None:
     """And one is not, for its marker says it."""
     sink = kafka_sink(servers, topic, lanes=2)
     lanes = ["absflow-0b5c-out-0", "absflow-0b5c-out-1"]
     sink.complete(lanes[:1], 1, 6)
     sink.complete(lanes, 1, 7)
-    (told,) = consumed(servers, sink.progress_topic)
-    assert told.key() == b"absflow-0b5c-out"
-    assert json.loads(told.value()) == {"attempt": 1, "complete": 7}
+    (record,) = consumed(servers, sink.progress_topic)
+    assert record.key() == b"absflow-0b5c-out"
+    assert json.loads(record.value()) == {"attempt": 1, "complete": 7}
 
 
 def test_refused_at_the_start(servers: str, topic: str) -> None:

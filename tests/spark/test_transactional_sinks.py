@@ -114,8 +114,8 @@ def test_sinks_of_every_kind_in_one_job(
     check()
 
     last = completed(spark, tmp_path / "job")[-1]["checkpoint_id"]
-    told = [r for r in consumed(kafka, "every-absflow") if r.key().endswith(b"-topic")]
-    assert json.loads(told[-1].value()) == {"attempt": 2, "complete": last}
+    known = [r for r in consumed(kafka, "every-absflow") if r.key().endswith(b"-topic")]
+    assert json.loads(known[-1].value()) == {"attempt": 2, "complete": last}
     with settings(spark, conf(tmp_path, restore__from=str(older["checkpoint_id"]))):
         planned = job(spark, tmp_path, **sinks).plan_restore()
     assert planned.problems == ()

@@ -72,13 +72,13 @@ def test_state_wanders_from_inline_to_files_and_is_merged(files: MountedStateFil
     assert (third.base, third.recent, bool(third.state)) == (second.base, "", True)
     fourth = changed(third, files, 3, range(20))
     assert (fourth.base, names(files)) == (second.base, {fourth.base, fourth.recent})
-    fifth = changed(fourth, files, 4, range(50))
+    fifth = changed(fourth, files, 4, range(60))
     assert (fifth.recent, set(fifth.stale.split())) == ("", {second.base, fourth.recent})
     assert names(files) == {fifth.base, *fifth.stale.split()}
     assert values(fourth, files) == {k: 3 if k < 20 else 1 for k in range(100)}
     sixth = changed(fifth, files, 5, range(1))
     assert (names(files), sixth.stale) == ({fifth.base}, "")
-    due = {k: 4 if k < 50 else 1 for k in range(100)} | {0: 5}
+    due = {k: 4 if k < 60 else 1 for k in range(100)} | {0: 5}
     assert values(sixth, files) == due
     assert (sixth.live_keys, fifth.live_keys) == (100, 100)
 

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import datetime, timezone
 from pathlib import Path
 
 import click
 
 from absflow.cli import cells, documents
-from absflow.cli.options import on_storage, root_of, setting_number
+from absflow.cli.options import on_storage, root_of
 from absflow.cli.reader import Reader
-from absflow.cli.reasons import grouped
-from absflow.cli.report.model import AttemptLine, Page
-from absflow.cli.report.page import page_of
+from absflow.cli.report.read import SHOWN, read_page
 from absflow.errors import SettingsError, StorageError
-from absflow.protocol.retention.inventory import RetentionPolicy
 
-__all__ = ["SHOWN", "read_page", "report_command", "serve_command"]
+__all__ = ["report_command", "serve_command"]
 
-SHOWN = 300
 _PORT = 8917
 
 
@@ -103,42 +97,3 @@ def serve_command(
         pass
     finally:
         server.server_close()
-
-
-def read_page(reader: Reader, limit: int, properties_file: Path | None = None) -> Page:
-    """Read what the page says.
-
-    Args:
-        reader: of the job's storage root.
-        limit: how many checkpoints it shows.
-        properties_file: may say what retention keeps.
-
-    Raises:
-        NotFoundError: no job has ever started under the root.
-    """
-    policy = RetentionPolicy(
-        setting_number("checkpoint.retained", properties_file),
-        setting_number("lineage.max-sets", properties_file),
-    )
-    status = reader.status()
-    return page_of(
-        status,
-        reader.history(limit),
-        reader.inputs(),
-        [*_attempts(reader)],
-        reader.sizes(),
-        grouped(reader.retention(policy).reasons),
-        datetime.now(timezone.utc),
-    )
-
-
-def _attempts(reader: Reader) -> Iterator[AttemptLine]:
-    started = reader.started()
-    for attempt in reader.attempts():
-        at = started.get(attempt.attempt)
-        yield AttemptLine(
-            attempt.attempt,
-            cells.time(at) if at is not None else "",
-            str(attempt.origin) if attempt.origin else "",
-            {},
-        )

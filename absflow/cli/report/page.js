@@ -31,7 +31,7 @@ addEventListener("keydown", (event) => {
   if (next) { location.hash = next; event.preventDefault(); }
 });
 const follow = async () => {
-  let told = "this page follows the job";
+  let said = "this page follows the job";
   try {
     const answer = await fetch("/", { cache: "no-store" });
     if (!answer.ok) throw new Error(`the server says ${answer.status}`);
@@ -49,9 +49,9 @@ const follow = async () => {
       say(), sift();
     }
   } catch (error) {
-    told = `what you see is old: ${error.message}`;
+    said = `what you see is old: ${error.message}`;
   }
-  if ($("live")) $("live").textContent = told;
+  if ($("live")) $("live").textContent = said;
   setTimeout(follow, 5000);
 };
 say(), sift(), setInterval(say, 1000);

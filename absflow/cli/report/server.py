@@ -20,10 +20,10 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from absflow.cli.reader import Reader
-from absflow.cli.report.command import SHOWN, read_page
 from absflow.cli.report.keys import read_keys
 from absflow.cli.report.metrics import CONTENT_TYPE as _METRICS
 from absflow.cli.report.metrics import metrics
+from absflow.cli.report.read import SHOWN, read_page
 from absflow.cli.report.render import render, render_keys, render_problem
 from absflow.errors import AbsflowError
 

@@ -66,7 +66,7 @@ class Lanes:
         return published is not None and published >= publication.checkpoint_id
 
     def complete(self, publication: Publication) -> None:
-        """Tell the destination that all lanes have a publication."""
+        """Let the destination know that all lanes have a publication."""
         names = lane_names(self._job_id, self._name, len(self._markers))
         self._sink.complete(names, publication.attempt, publication.checkpoint_id)
 

@@ -1,0 +1,58 @@
+"""All that the page says, read from a storage root."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+from absflow.cli import cells
+from absflow.cli.options import setting_number
+from absflow.cli.reader import Reader
+from absflow.cli.reasons import grouped
+from absflow.cli.report.model import AttemptLine, Page
+from absflow.cli.report.page import page_of
+from absflow.protocol.retention.inventory import RetentionPolicy
+
+__all__ = ["SHOWN", "read_page"]
+
+SHOWN = 300
+
+
+def read_page(reader: Reader, limit: int, properties_file: Path | None = None) -> Page:
+    """Read what the page says.
+
+    Args:
+        reader: of the job's storage root.
+        limit: how many checkpoints it shows.
+        properties_file: may say what retention keeps.
+
+    Raises:
+        NotFoundError: no job has ever started under the root.
+    """
+    policy = RetentionPolicy(
+        setting_number("checkpoint.retained", properties_file),
+        setting_number("lineage.max-sets", properties_file),
+    )
+    status = reader.status()
+    return page_of(
+        status,
+        reader.history(limit),
+        reader.inputs(),
+        [*_attempts(reader)],
+        reader.sizes(),
+        grouped(reader.retention(policy).reasons),
+        datetime.now(timezone.utc),
+    )
+
+
+def _attempts(reader: Reader) -> Iterator[AttemptLine]:
+    started = reader.started()
+    for attempt in reader.attempts():
+        at = started.get(attempt.attempt)
+        yield AttemptLine(
+            attempt.attempt,
+            cells.time(at) if at is not None else "",
+            str(attempt.origin) if attempt.origin else "",
+            {},
+        )
