@@ -109,9 +109,11 @@ def _changes(record: CheckpointRecord, before: CheckpointRecord | None) -> tuple
             said.append(f"{now.stage} is new")
             continue
         keys, size = now.keys_total - old.keys_total, now.bytes_total - old.bytes_total
-        if keys or size:
-            sign = "-" if size < 0 else "+"
-            said.append(f"{now.stage}: {keys:+,} keys, {sign}{cells.size(abs(size))}")
+        parts = [f"{keys:+,} keys"] if keys else []
+        if size:
+            parts.append(f"{'-' if size < 0 else '+'}{cells.size(abs(size))}")
+        if parts:
+            said.append(f"{now.stage}: {', '.join(parts)}")
         for name, position in now.positions.items():
             if old.positions.get(name) != position:
                 said.append(f"{now.stage} reads {name} further")

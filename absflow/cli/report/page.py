@@ -23,7 +23,7 @@ __all__ = ["STRIP", "TREND", "page_of"]
 _Text = Callable[[float], str]
 STRIP = (1000.0, 120.0)
 TREND = (480.0, 110.0)
-_NODE, _GAP = (190.0, 64.0), (70.0, 18.0)
+_NODE, _GAP = (215.0, 64.0), (80.0, 18.0)
 
 
 def page_of(
