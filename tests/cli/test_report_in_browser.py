@@ -23,8 +23,10 @@ def browser():
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     assert program, "no chromium is installed: apt-get install chromium"
     with sync_playwright() as driver:
-        # Root has no sandbox.
-        opened = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        # Root has no sandbox, and a container little shared memory.
+        opened = driver.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
         yield opened
         opened.close()
 
