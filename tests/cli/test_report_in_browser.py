@@ -13,7 +13,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from commands_run import succeed
 from playwright.sync_api import expect, sync_playwright
-from storage_roots import Checkpoint, Stage, write_root
+from shared_roots import write_small_root
+from storage_roots import Checkpoint, Stage, complete, write_root
+from test_serve_command import served
 
 WIDTHS = [360, 1280, 3840]
 
@@ -150,3 +152,25 @@ def test_a_long_history_opens(opened, tmp_path):
     assert page.locator("section.detail").count() == 100
     assert shown(page) == ["c1000"]
     picture(page, "report-long")
+
+
+def test_the_live_page_follows_the_job(browser, tmp_path):
+    """What was chosen and filtered stays; that the server has gone is said."""
+    root = write_small_root(tmp_path)
+    with browser.new_context() as context:
+        page = context.new_page()
+        with served(root) as server:
+            page.goto(server.url)
+            page.get_by_role("link", name="3", exact=True).click()
+            complete(root, 10)
+            expect(page.locator("#r10")).to_have_count(1, timeout=60_000)
+            assert shown(page) == ["c3"]
+            page.get_by_role("link", name="aircraft", exact=True).first.click()
+            expect(page.get_by_role("heading", level=1)).to_contain_text("State of aircraft")
+            page.get_by_label("tailnum").fill("N4")
+            page.get_by_role("button", name="Look").click()
+            expect(page.get_by_role("heading", name="What it has been")).to_be_visible()
+            assert Axe().run(page).violations_count == 0
+            picture(page, "keys")
+            page.goto(server.url)
+        expect(page.locator("#live")).to_contain_text("what you see is old", timeout=60_000)
