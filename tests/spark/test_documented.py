@@ -22,6 +22,7 @@ import datetime as dt
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -67,6 +68,15 @@ def _unit(size: re.Match[str]) -> str:
     return "0 s" if size[1] else "0 B"
 
 
+def check_prometheus(text: str) -> None:
+    """A configuration of Prometheus beside the alerts, as its own program judges it."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(ROOT / "monitoring" / "alerts.yml", folder)
+        conf = Path(folder, "prometheus.yml")
+        conf.write_text(text)
+        subprocess.run(["promtool", "check", "config", str(conf)], check=True)
+
+
 def assert_told(expected: str, actual: str) -> None:
     """Every line of ``expected`` is in ``actual``, in its order; without ``...`` no other is."""
     wanted, seen = words(expected), words(actual)
@@ -106,6 +116,8 @@ class Reader:
                 self.check_settings(text)
             case "ini":
                 assert configparser.ConfigParser(interpolation=None).read_string(text) is None
+            case "yaml":
+                check_prometheus(text)
             case _:
                 assert language in {"mermaid", "ascii"}, f"what is a block of {language!r}?"
 
