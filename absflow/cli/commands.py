@@ -20,10 +20,11 @@ from absflow.cli.options import (
     limited,
     on_storage,
     open_console,
+    retention_policy,
     root_of,
-    setting_number,
     setting_of,
     timeout_option,
+    values_of,
 )
 from absflow.cli.reader import Reader
 from absflow.cli.reasons import grouped
@@ -36,7 +37,6 @@ from absflow.cli.verify_command import verify_command
 from absflow.errors import AbsflowError, DeletionError
 from absflow.facts.records import CheckpointRecord
 from absflow.protocol.checkpoints import Status
-from absflow.protocol.retention.inventory import RetentionPolicy
 
 __all__ = ["absflow"]
 
@@ -153,9 +153,8 @@ def state(
 
     One line per key, sorted by key. Times are ISO 8601, binary is base64, in --key too.
     """
-    asked = {name: value if sign else None for name, sign, value in (k.partition("=") for k in key)}
     reader = Reader(root_of(storage, properties_file))
-    record = reader.state(stage, None if at is None else reader.number(at), asked)
+    record = reader.state(stage, None if at is None else reader.number(at), values_of(key))
     count = limited(limit, as_json)
     if as_json:
         click.echo(documents.text(documents.state(record, count)))
@@ -191,10 +190,7 @@ def gc(
     Nothing is deleted: the driver of a running job does that by itself, after a checkpoint. What
     failed there is tried again after the next one.
     """
-    policy = RetentionPolicy(
-        retained or setting_number("checkpoint.retained", properties_file),
-        max_sets or setting_number("lineage.max-sets", properties_file),
-    )
+    policy = retention_policy(properties_file, retained, max_sets)
     record = Reader(root_of(storage, properties_file)).retention(policy)
     if as_json:
         click.echo(documents.text(documents.retention(record)))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from absflow.errors import SettingsError
+from absflow.protocol.retention.inventory import RetentionPolicy
 from absflow.settings.catalog import PREFIX, SETTINGS
 
 __all__ = [
@@ -26,10 +27,12 @@ __all__ = [
     "on_storage",
     "open_console",
     "pair",
+    "retention_policy",
     "root_of",
     "setting_number",
     "setting_of",
     "timeout_option",
+    "values_of",
 ]
 
 STORAGE_VARIABLE = "ABSFLOW_STORAGE"
@@ -114,6 +117,22 @@ def setting_number(name: str, properties_file: Path | None) -> int:
         raise SettingsError(
             f"{PREFIX}{name} is {given[PREFIX + name]!r}, but must be {expected}"
         ) from expected
+
+
+def retention_policy(
+    properties_file: Path | None, retained: int | None = None, max_sets: int | None = None
+) -> RetentionPolicy:
+    """What retention keeps: as given, else as the file or the default of the setting says."""
+    return RetentionPolicy(
+        retained or setting_number("checkpoint.retained", properties_file),
+        max_sets or setting_number("lineage.max-sets", properties_file),
+    )
+
+
+def values_of(texts: Iterable[str]) -> dict[str, str | None]:
+    """Each NAME=VALUE of ``--key``; NAME alone is null."""
+    parts = (text.partition("=") for text in texts)
+    return {name: value if sign else None for name, sign, value in parts}
 
 
 def pair(text: str) -> tuple[str, str]:

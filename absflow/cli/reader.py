@@ -165,10 +165,9 @@ class Reader:
     def sizes(self) -> list[tuple[str, int, int]]:
         """Each table below the root: its path there, and the files and bytes that its log names."""
         layout, storage = self.layout, self.storage
-        late = f"{layout.root}/late"
         tables = [layout.attempts, layout.barriers, layout.overtakes, layout.checkpoints]
         tables += [layout.state(name) for name in storage.names(layout.states)]
-        tables += [layout.late(name) for name in storage.names(late)]
+        tables += [layout.late(name) for name in storage.names(layout.lates)]
         for stage in storage.names(layout.channels):
             folder = f"{layout.channels}/{stage}"
             tables += [f"{folder}/{name}" for name in storage.names(folder)]

@@ -9,17 +9,33 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 
 from absflow.facts.records import CheckpointRecord
-from absflow.protocol.checkpoints import StageColumns
+from absflow.protocol.checkpoints import StageColumns, StageReport
 from absflow.protocol.recovery.attempts import Origin
 from absflow.protocol.retention.failures import Failure
 from absflow.protocol.retention.inventory import Action
 
 __all__ = [
+    "PHASES",
     "DeletionRecord",
     "RetentionRecord",
     "StateRecord",
     "StatusRecord",
+    "total_ms",
 ]
+
+# The phases of a stage in the order of time, and what each is called.
+PHASES = {
+    "start_delay_ms": "start delay",
+    "alignment_ms": "alignment",
+    "sync_ms": "sync",
+    "commit_ms": "commit",
+    "async_ms": "async",
+}
+
+
+def total_ms(report: StageReport) -> int:
+    """How long all phases of a stage were."""
+    return sum(getattr(report, field) for field in PHASES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from absflow.cli.options import (
     on_storage,
     open_console,
     root_of,
+    values_of,
 )
 from absflow.cli.reader import Reader
 from absflow.columnar.keys import locate
@@ -59,7 +60,7 @@ def changes_command(
     are no part of the job any more, and are left out, too.
     """
     reader = Reader(root_of(storage, properties_file))
-    asked = {name: value if sign else None for name, sign, value in (k.partition("=") for k in key)}
+    asked = values_of(key)
     check_key(find_stage(reader.stages, stage), asked)
     found = reader.past(stage, asked, limited(limit, as_json) or _CHECKPOINTS)
     # Of equal ones in a row the oldest is the one at which it came to be so.

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from absflow.cli import cells
 from absflow.cli.documents import cell, sentence, summary
-from absflow.cli.records import DeletionRecord, StateRecord
+from absflow.cli.records import PHASES, DeletionRecord, StateRecord, total_ms
 from absflow.facts.listing import HistoryRecord
 from absflow.facts.records import CheckpointRecord
 from absflow.facts.stages import sentence_of
@@ -27,6 +27,7 @@ __all__ = [
     "phases",
     "plan",
     "positions",
+    "size_cells",
     "sizes",
     "state",
     "summary_line",
@@ -40,14 +41,14 @@ _STYLES = {
     Status.PENDING: "yellow",
     Status.DELETED: "bright_black",
 }
-# The phases of a stage in the order of time: field, sign in the bar, colour.
-_PHASES = (
-    ("start_delay_ms", ".", "bright_black"),
-    ("alignment_ms", "=", "yellow"),
-    ("sync_ms", "#", "red"),
-    ("commit_ms", "+", "blue"),
-    ("async_ms", "~", "cyan"),
-)
+# Of each phase of a stage its sign in the bar, and its colour.
+_SIGNS = {
+    "start_delay_ms": (".", "bright_black"),
+    "alignment_ms": ("=", "yellow"),
+    "sync_ms": ("#", "red"),
+    "commit_ms": ("+", "blue"),
+    "async_ms": ("~", "cyan"),
+}
 _BAR_WIDTH = 60
 
 
@@ -138,15 +139,23 @@ def sizes(record: CheckpointRecord) -> Table:
         own = report.checkpoint_id == record.checkpoint_id
         held = f"{cells.count(report.held_rows)}, {cells.size(report.held_bytes)}"
         table.add_row(
-            report.stage if own else f"{report.stage} (ended, as of {report.checkpoint_id})",
-            cells.count(report.rows_changed) if own else cells.NONE,
-            cells.count(report.keys_total),
-            cells.size(report.bytes_changed) if own else cells.NONE,
-            cells.size(report.bytes_total),
+            *size_cells(report, record.checkpoint_id),
             held if own and report.held_rows else cells.NONE,
             *([_in_flight(stage)] if overtaken else []),
         )
     return table
+
+
+def size_cells(report: StageReport, checkpoint_id: int) -> tuple[str, ...]:
+    """A stage, what its snapshot at a checkpoint wrote, and what its state is: rows, then bytes."""
+    own = report.checkpoint_id == checkpoint_id
+    return (
+        report.stage if own else f"{report.stage} (ended, as of {report.checkpoint_id})",
+        cells.count(report.rows_changed) if own else cells.NONE,
+        cells.count(report.keys_total),
+        cells.size(report.bytes_changed) if own else cells.NONE,
+        cells.size(report.bytes_total),
+    )
 
 
 def _in_flight(stage: StageManifest) -> str:
@@ -156,9 +165,9 @@ def _in_flight(stage: StageManifest) -> str:
 
 def times(record: CheckpointRecord) -> Table:
     """One line per stage that took part: how long each of its phases was."""
-    table = cells.table("stage", *(f"{_phase(field)}>" for field, _, _ in _PHASES))
+    table = cells.table("stage", *(f"{name}>" for name in PHASES.values()))
     for report in own_reports(record.checkpoint_id, record.stages):
-        table.add_row(report.stage, *(cells.duration(getattr(report, f)) for f, _, _ in _PHASES))
+        table.add_row(report.stage, *(cells.duration(getattr(report, field)) for field in PHASES))
     return table
 
 
@@ -209,12 +218,12 @@ def _backlog(backlog: Backlog) -> list[str]:
 def phases(record: CheckpointRecord) -> Table:
     """The phases of each stage as a bar, all from the trigger on and to one scale."""
     reports = own_reports(record.checkpoint_id, record.stages)
-    scale = max([record.duration_ms or 0, *map(_total_ms, reports), 1])
+    scale = max([record.duration_ms or 0, *map(total_ms, reports), 1])
     grid = Table.grid(padding=(0, 2))
     for report in reports:
         grid.add_row(report.stage, _bar(report, scale))
     legend = Text("  ").join(
-        Text(f"{sign} {_phase(field)}", colour) for field, sign, colour in _PHASES
+        Text(f"{sign} {PHASES[field]}", colour) for field, (sign, colour) in _SIGNS.items()
     )
     grid.add_row("", legend)
     return grid
@@ -333,18 +342,10 @@ def _sinks(sinks: Iterable[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _phase(field: str) -> str:
-    return field.removesuffix("_ms").replace("_", " ")
-
-
-def _total_ms(report: StageReport) -> int:
-    return sum(getattr(report, field) for field, _, _ in _PHASES)
-
-
 def _bar(report: StageReport, scale: int) -> Text:
     bar = Text()
     at = 0
-    for field, sign, colour in _PHASES:
+    for field, (sign, colour) in _SIGNS.items():
         before = round(at * _BAR_WIDTH / scale)
         at += getattr(report, field)
         bar.append(sign * (round(at * _BAR_WIDTH / scale) - before), colour)

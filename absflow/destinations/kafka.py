@@ -169,8 +169,8 @@ class KafkaSink(TransactionalSink):
             GraphError: as of :meth:`prepare_topic`; that of the markers is not as it must be.
             KafkaException: the brokers do not answer, or forbid it.
         """
-        there = self.prepare_topic(schema)
         admin = AdminClient(self._client())
+        there = self._prepare_topic(admin, schema)
         if self.progress_topic not in there.topics:
             self._make_progress(admin, min(3, len(there.brokers)))
             there = _seen(admin, self.progress_topic, ANSWER_S)
@@ -184,7 +184,7 @@ class KafkaSink(TransactionalSink):
                 f"{TRANSACTION_S * 1000} at least"
             )
 
-    def prepare_topic(self, schema: pa.Schema) -> ClusterMetadata:
+    def prepare_topic(self, schema: pa.Schema) -> None:
         """See that the topic is there, and that its subject takes rows of this schema.
 
         Raises:
@@ -192,7 +192,9 @@ class KafkaSink(TransactionalSink):
             StorageError: the registry does not answer.
             KafkaException: the brokers do not answer, or forbid it.
         """
-        admin = AdminClient(self._client())
+        self._prepare_topic(AdminClient(self._client()), schema)
+
+    def _prepare_topic(self, admin: AdminClient, schema: pa.Schema) -> ClusterMetadata:
         there = _seen(admin, self.topic, _MADE_S)
         if self.topic not in there.topics:
             raise GraphError(

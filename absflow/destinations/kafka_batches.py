@@ -1,4 +1,4 @@
-"""A topic of Kafka that each micro-batch writes at once: **at least once**, with headers that show it.
+"""A topic of Kafka that each micro-batch writes at once: **at least once**, and headers show it.
 
 A micro-batch that failed runs again, and writes again. A record has the same headers then, and
 those of one task go up within a partition of the topic: by attempt, batch, epoch and number. So a
@@ -48,7 +48,7 @@ class Topic(Protocol):
     def check(self, name: str, schema: pa.Schema) -> None:
         """Refuse columns that no record takes."""
 
-    def prepare_topic(self, schema: pa.Schema) -> object:
+    def prepare_topic(self, schema: pa.Schema) -> None:
         """Refuse to begin where it cannot be written."""
 
     def producer_conf(self) -> dict[str, Any]:

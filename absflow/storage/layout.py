@@ -110,9 +110,14 @@ class Layout:
         """Table: what a stage sends to its consumers in one attempt."""
         return f"{self.root}/channels/{stage}/attempt={attempt}"
 
+    @property
+    def lates(self) -> str:
+        """Directory: the late rows."""
+        return f"{self.root}/late"
+
     def late(self, source: str) -> str:
         """Table: the late rows of a source, of all attempts."""
-        return f"{self.root}/late/{source}"
+        return f"{self.lates}/{source}"
 
     def spark_checkpoint(self, stage: str, attempt: int) -> str:
         """Directory: Spark's own checkpoint of the stage's query."""

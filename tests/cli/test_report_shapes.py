@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from absflow.cli.report.shapes import graph, line, segments, strip, ticks
+from absflow.cli.report.shapes import graph, line, side_by_side, strip, ticks
 
 NUMBERS = st.integers(0, 10**12).map(float)
 
@@ -36,7 +36,7 @@ def test_bars_stand_side_by_side_within_the_strip(values):
 @given(st.lists(NUMBERS, min_size=1, max_size=6))
 def test_phases_follow_each_other_to_one_scale(parts):
     named = {str(number): part for number, part in enumerate(parts)}
-    boxes = segments(named, sum(parts) * 2, 1000)
+    boxes = side_by_side(named, sum(parts) * 2, 1000)
     at = 0.0
     for box in boxes:
         assert box.x >= at - 1e-6

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 
+import pandas as pd
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-__all__ = ["consumed", "make_topic"]
+__all__ = ["consumed", "frame_of", "make_topic", "topic_name"]
 
 _WAIT_S = 60
+
+
+def topic_name(name: str) -> str:
+    """The name of a topic for something that has this name, as far as it can be."""
+    return "".join(c if c.isalnum() else "-" for c in name)
+
+
+def frame_of(records: Iterable[Message], columns: Sequence[str]) -> pd.DataFrame:
+    """The values of records that are JSON objects, as rows."""
+    return pd.DataFrame([json.loads(record.value()) for record in records], columns=columns)
 
 
 def make_topic(servers: str, name: str, partitions: int = 3, **config: str) -> None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from processes import bury, free_ports, tail
+from processes import await_answer, bury, free_ports
 from pyarrow import fs
 from s3_server import KEY, SECRET, S3Server, s3_server
 
@@ -60,19 +58,7 @@ def minio(program: str, folder: Path) -> Iterator[Minio]:
             command, env={**os.environ, **keys}, stdout=out, stderr=out, start_new_session=True
         )
     try:
-        deadline = time.monotonic() + START_S
-        while not _is_ready(endpoint):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"no MinIO came up:\n{tail(log)}")
-            time.sleep(0.1)
+        await_answer(process, f"{endpoint}/minio/health/ready", log, START_S)
         yield Minio(endpoint)
     finally:
         bury(process)
-
-
-def _is_ready(endpoint: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{endpoint}/minio/health/ready", timeout=10) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False

@@ -6,7 +6,6 @@ slow on one worker of a cluster, as a machine can be, and note there how often a
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -15,9 +14,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import sqlalchemy as sa
-from kafka_client import consumed, make_topic
-from postgres_server import postgres
+from kafka_client import consumed, frame_of, make_topic, topic_name
+from postgres_server import postgres, table_rows
 from pyspark import TaskContext
 from reading import assert_same_rows
 
@@ -42,18 +40,19 @@ def _note(lane: str) -> None:
         time.sleep(_STRAGGLES_S)
 
 
-class _Sql(absflow.SqlSink):
+class _Noted(absflow.TransactionalSink):
     def open(self, lane: str) -> absflow.Lane:
         opened = super().open(lane)
         _note(lane)
         return opened
 
 
-class _Kafka(absflow.KafkaSink):
-    def open(self, lane: str) -> absflow.Lane:
-        opened = super().open(lane)
-        _note(lane)
-        return opened
+class _Sql(_Noted, absflow.SqlSink):
+    pass
+
+
+class _Kafka(_Noted, absflow.KafkaSink):
+    pass
 
 
 def add_outside(job: absflow.Job) -> None:
@@ -72,13 +71,8 @@ class Outside:
 
     def check(self, due: pd.DataFrame) -> None:
         """Both have these rows, each once."""
-        engine = sa.create_engine(self._url)
-        with engine.connect() as connection:
-            rows = pd.read_sql_query(sa.text(f"SELECT id, g, v FROM {_TABLE}"), connection)
-        engine.dispose()
-        assert_same_rows(rows, due, _ORDER)
-        values = [json.loads(record.value()) for record in consumed(self._servers, self._topic)]
-        assert_same_rows(pd.DataFrame(values, columns=_ORDER), due, _ORDER)
+        assert_same_rows(table_rows(self._url, _TABLE, _ORDER), due, _ORDER)
+        assert_same_rows(frame_of(consumed(self._servers, self._topic), _ORDER), due, _ORDER)
 
     def begun_again(self) -> int:
         """How many tasks that had been begun before have opened a lane."""
@@ -91,7 +85,7 @@ def outside(
     servers: str, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str = "outside"
 ) -> Iterator[Outside]:
     """A database for the time of a block, and a new topic of this name, as far as it can be."""
-    topic = "".join(c if c.isalnum() else "-" for c in name)
+    topic = topic_name(name)
     make_topic(servers, topic)
     with postgres() as database:
         given = {_URL: database.url, _SERVERS: servers, _TOPIC: topic, _NOTES: f"{folder}/notes"}

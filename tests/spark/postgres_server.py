@@ -12,10 +12,12 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pandas as pd
+import sqlalchemy as sa
 from processes import free_ports, tail
 
 START_S = 60
@@ -99,6 +101,16 @@ class Postgres:
         )
         if done.returncode:
             raise RuntimeError(f"{command}: {done.stdout}{done.stderr}")
+
+
+def table_rows(url: str, table: str, columns: Sequence[str]) -> pd.DataFrame:
+    """What a table of a database has in these columns."""
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        names = ", ".join(columns)
+        rows = pd.read_sql_query(sa.text(f'SELECT {names} FROM "{table}"'), connection)
+    engine.dispose()
+    return rows
 
 
 @contextmanager

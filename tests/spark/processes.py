@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -45,6 +46,27 @@ def kill(pid: int) -> None:
     """Send SIGKILL, unless it is gone."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+def await_answer(process: subprocess.Popen[bytes], url: str, log: Path, patience_s: float) -> None:
+    """Return once a server that was just started answers a GET of an address with 200.
+
+    Raises:
+        RuntimeError: it did not come up; with the end of its log.
+    """
+    deadline = time.monotonic() + patience_s
+    while not _answers(url):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"nothing answers at {url}:\n{tail(log)}")
+        time.sleep(0.1)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def bury(process: subprocess.Popen[bytes]) -> None:

@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 import subprocess
 import tarfile
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from kafka_broker import jars, java
-from processes import bury, free_ports, tail
+from processes import await_answer, bury, free_ports
 
 __all__ = ["registry"]
 
@@ -45,19 +43,7 @@ def registry(folder: Path) -> Iterator[str]:
         )
     url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
     try:
-        end = time.monotonic() + _START_S
-        while not _answers(url):
-            if process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"no registry came up:\n{tail(log)}")
-            time.sleep(0.1)
+        await_answer(process, f"{url}/subjects", log, _START_S)
         yield url
     finally:
         bury(process)
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/subjects", timeout=10) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False

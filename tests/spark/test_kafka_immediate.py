@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from chain import chain, conf, expected
 from confluent_kafka import Message
 from diamond import source_files
-from kafka_client import consumed, make_topic
+from kafka_client import consumed, frame_of, make_topic
 from pyspark.sql import DataFrame, SparkSession
 from reading import assert_same_rows, completed
 from session import settings
@@ -54,10 +53,6 @@ def once(records: Iterable[Message]) -> Iterator[Message]:
             yield record
 
 
-def rows_of(records: Iterable[Message]) -> pd.DataFrame:
-    return pd.DataFrame([json.loads(record.value()) for record in records], columns=ORDER)
-
-
 def test_what_comes_again_has_the_same_headers(
     spark: SparkSession, tmp_path: Path, kafka: str
 ) -> None:
@@ -75,7 +70,7 @@ def test_what_comes_again_has_the_same_headers(
     for record in records:
         by_id.setdefault(json.dumps(headers(record), sort_keys=True), set()).add(record.value())
     assert {len(values) for values in by_id.values()} == {1}
-    assert_same_rows(rows_of(once(records)), due, ORDER)
+    assert_same_rows(frame_of(once(records), ORDER), due, ORDER)
 
     first = completed(spark, tmp_path / "job")[-1]["checkpoint_id"]
     next(source)
@@ -95,7 +90,7 @@ def test_what_comes_again_has_the_same_headers(
         if int((of := headers(record))["absflow-attempt"]) > 1 or int(of["absflow-epoch"]) <= first
     ]
     assert len(seen) > len(kept)
-    assert_same_rows(rows_of(kept), expected(tmp_path, 2)["sink"], ORDER)
+    assert_same_rows(frame_of(kept, ORDER), expected(tmp_path, 2)["sink"], ORDER)
 
 
 def test_other_sinks_have_no_such_mode(spark: SparkSession, tmp_path: Path) -> None:

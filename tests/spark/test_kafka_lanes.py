@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
-from kafka_client import consumed, make_topic
+from kafka_client import consumed, make_topic, topic_name
 from lane_cases import IDS, LANE, MADE, batch, prepared, run
 
 import absflow
@@ -32,7 +32,7 @@ def servers(kafka: str) -> str:
 @pytest.fixture
 def topic(servers: str, request: pytest.FixtureRequest) -> str:
     """A topic of three partitions, named as the test."""
-    name = "".join(c if c.isalnum() else "-" for c in request.node.name)
+    name = topic_name(request.node.name)
     make_topic(servers, name)
     return name
 

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import sqlalchemy as sa
 from chain import chain, conf, expected, wait
 from diamond import source_files
-from kafka_client import consumed, make_topic
-from postgres_server import Postgres, postgres
+from kafka_client import consumed, frame_of, make_topic
+from postgres_server import Postgres, postgres, table_rows
 from pyspark.sql import SparkSession
 from reading import assert_same_rows, completed, files_read, rows_of
 from session import settings
@@ -25,6 +24,7 @@ from absflow.spark.control.lanes import Lanes
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 FILES = 6
+ORDER = ["id", "g", "v"]
 
 
 @pytest.fixture(scope="module")
@@ -63,16 +63,6 @@ def lite_rows(root: Path) -> pd.DataFrame:
         return pd.read_sql_query("SELECT id, g, v FROM out", connection)
 
 
-def table_rows(server: Postgres, table: str) -> pd.DataFrame:
-    with sa.create_engine(server.url).connect() as connection:
-        return pd.read_sql_query(sa.text(f'SELECT id, g, v FROM "{table}"'), connection)
-
-
-def topic_rows(servers: str, topic: str) -> pd.DataFrame:
-    values = [json.loads(record.value()) for record in consumed(servers, topic)]
-    return pd.DataFrame(values, columns=["id", "g", "v"])
-
-
 def test_sinks_of_every_kind_in_one_job(
     spark: SparkSession, tmp_path: Path, server: Postgres, kafka: str
 ) -> None:
@@ -92,9 +82,8 @@ def test_sinks_of_every_kind_in_one_job(
         assert_same_rows(rows_of(tmp_path / "sink").to_pandas(), due, ["id"])
         assert_same_rows(lite_rows(tmp_path), due, ["id"])  # a row that comes again is the same
         due = due if again is None else pd.concat([due, again])
-        order = ["id", "g", "v"]
-        assert_same_rows(table_rows(server, "every"), due, order)
-        assert_same_rows(topic_rows(kafka, "every"), due, order)
+        assert_same_rows(table_rows(server.url, "every", ORDER), due, ORDER)
+        assert_same_rows(frame_of(consumed(kafka, "every"), ORDER), due, ORDER)
 
     read = 0
     for _ in range(3):
@@ -151,7 +140,7 @@ def test_a_sink_that_is_down_holds_back_only_itself(
         with settings(spark, given):
             started = job(spark, tmp_path, bounded=False, **sinks).start()
             wait_for(lambda: len(lite_rows(tmp_path)) == due(1), started)
-            wait_for(lambda: len(table_rows(server, "down")) == due(1), started)
+            wait_for(lambda: len(table_rows(server.url, "down", ORDER)) == due(1), started)
             server.kill()
             next(source)
             wait_for(lambda: len(lite_rows(tmp_path)) == due(2), started)
@@ -167,7 +156,7 @@ def test_a_sink_that_is_down_holds_back_only_itself(
             started = job(spark, tmp_path, bounded=False, **sinks).start()
             wait_for(lambda: len(lite_rows(tmp_path)) == due(3), started)
             server.start()
-            wait_for(lambda: len(table_rows(server, "down")) == due(3), started)
+            wait_for(lambda: len(table_rows(server.url, "down", ORDER)) == due(3), started)
             wait_for(lambda: not started.progress().sinks["sql"].waiting, started)
             assert started.progress().sinks["sql"].error == ""
             started.stop()
@@ -175,7 +164,7 @@ def test_a_sink_that_is_down_holds_back_only_itself(
         server.kill()
         server.start()
     rows = expected(tmp_path, 3)["sink"]
-    assert_same_rows(table_rows(server, "down"), rows, ["id"])
+    assert_same_rows(table_rows(server.url, "down", ORDER), rows, ["id"])
     assert_same_rows(lite_rows(tmp_path), rows, ["id"])
 
 

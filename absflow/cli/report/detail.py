@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from absflow.cli import cells
-from absflow.cli.report.model import PHASES, Detail, Phases
-from absflow.cli.report.shapes import segments
+from absflow.cli.records import PHASES, total_ms
+from absflow.cli.report.model import Detail, Phases
+from absflow.cli.report.shapes import side_by_side
+from absflow.cli.tables import size_cells
 from absflow.facts.records import CheckpointRecord
 from absflow.facts.stages import sentence_of
-from absflow.protocol.checkpoints import StageManifest, StageReport, own_reports
+from absflow.protocol.checkpoints import StageManifest, own_reports
 from absflow.protocol.event_time import holding_back, to_datetime
 
 __all__ = ["TIMELINE", "detail_of"]
@@ -43,12 +45,12 @@ def detail_of(record: CheckpointRecord, before: CheckpointRecord | None) -> Deta
 
 def _phases(record: CheckpointRecord) -> tuple[Phases, ...]:
     reports = own_reports(record.checkpoint_id, record.stages)
-    totals = [_total_ms(report) for report in reports]
+    totals = [total_ms(report) for report in reports]
     whole = max([record.duration_ms or 0, *totals, 1])
     return tuple(
         Phases(
             report.stage,
-            tuple(segments({f: getattr(report, f) for f in PHASES}, whole, TIMELINE)),
+            tuple(side_by_side({f: getattr(report, f) for f in PHASES}, whole, TIMELINE)),
             {field: cells.duration(getattr(report, field)) for field in PHASES},
             cells.duration(total),
             total == max(totals),
@@ -57,21 +59,13 @@ def _phases(record: CheckpointRecord) -> tuple[Phases, ...]:
     )
 
 
-def _total_ms(report: StageReport) -> int:
-    return sum(getattr(report, field) for field in PHASES)
-
-
 def _stage_cells(stage: StageManifest, checkpoint_id: int) -> tuple[str, ...]:
     report = stage.report
     own = report.checkpoint_id == checkpoint_id
     reached = None if report.time is None else to_datetime(report.time.stage.value)
     flying = sum(state.rows for state in stage.in_flight)
     return (
-        report.stage if own else f"{report.stage} (ended, as of {report.checkpoint_id})",
-        cells.count(report.rows_changed) if own else cells.NONE,
-        cells.count(report.keys_total),
-        cells.size(report.bytes_changed) if own else cells.NONE,
-        cells.size(report.bytes_total),
+        *size_cells(report, checkpoint_id),
         cells.count(report.held_rows) if own and report.held_rows else cells.NONE,
         cells.count(flying) if flying else cells.NONE,
         cells.count(report.late_rows) if report.late_rows else cells.NONE,

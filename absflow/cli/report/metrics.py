@@ -14,8 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
 from prometheus_client.exposition import generate_latest
 
-from absflow.cli.records import StatusRecord
-from absflow.cli.report.model import PHASES
+from absflow.cli.records import PHASES, StatusRecord
 from absflow.facts.listing import HistoryRecord
 from absflow.facts.records import CheckpointRecord
 from absflow.protocol.checkpoints import StageManifest, StageReport, Status, own_reports

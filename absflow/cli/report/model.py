@@ -9,7 +9,6 @@ from absflow.cli.report.shapes import Box, Edge, Line
 
 __all__ = [
     "INPUT_COLUMNS",
-    "PHASES",
     "STAGE_COLUMNS",
     "AttemptLine",
     "Bar",
@@ -19,15 +18,6 @@ __all__ = [
     "StageNode",
     "Trend",
 ]
-
-# The phases of a stage in the order of time, and what each is called.
-PHASES = {
-    "start_delay_ms": "start delay",
-    "alignment_ms": "alignment",
-    "sync_ms": "sync",
-    "commit_ms": "commit",
-    "async_ms": "async",
-}
 
 
 @dataclass(frozen=True, slots=True)

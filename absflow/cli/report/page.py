@@ -49,10 +49,8 @@ def page_of(
     shown = history.shown
     completed = [r for r in shown if r.status is Status.COMPLETED]
     nodes, edges, size = _graph(status.last, inputs)
-    before = dict(pairwise(r.checkpoint_id for r in completed))
-    by_id = {r.checkpoint_id: r for r in shown}
-    previous = {later: by_id[earlier] for earlier, later in before.items()}
-    last = status.last
+    previous = {later.checkpoint_id: earlier for earlier, later in pairwise(completed)}
+    last, ids = status.last, [r.checkpoint_id for r in shown]
     return Page(
         root=status.root,
         made=now.isoformat(timespec="seconds"),
@@ -65,7 +63,7 @@ def page_of(
         graph_size=size,
         bars=_bars(shown, attempts),
         details=tuple(detail_of(r, previous.get(r.checkpoint_id)) for r in reversed(shown)),
-        chosen=last.checkpoint_id if last and last.checkpoint_id in by_id else 0,
+        chosen=last.checkpoint_id if last and last.checkpoint_id in ids else 0,
         trends=_trends(completed),
         late=_late(completed),
         sinks=_sinks(status),

@@ -7,12 +7,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from absflow.cli import cells
-from absflow.cli.options import setting_number
+from absflow.cli.options import retention_policy
 from absflow.cli.reader import Reader
 from absflow.cli.reasons import grouped
 from absflow.cli.report.model import AttemptLine, Page
 from absflow.cli.report.page import page_of
-from absflow.protocol.retention.inventory import RetentionPolicy
 
 __all__ = ["SHOWN", "read_page"]
 
@@ -30,10 +29,7 @@ def read_page(reader: Reader, limit: int, properties_file: Path | None = None) -
     Raises:
         NotFoundError: no job has ever started under the root.
     """
-    policy = RetentionPolicy(
-        setting_number("checkpoint.retained", properties_file),
-        setting_number("lineage.max-sets", properties_file),
-    )
+    policy = retention_policy(properties_file)
     status = reader.status()
     return page_of(
         status,

@@ -9,9 +9,10 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
+from absflow.cli.records import PHASES
 from absflow.cli.report.detail import TIMELINE
 from absflow.cli.report.keys import KeysPage
-from absflow.cli.report.model import INPUT_COLUMNS, PHASES, STAGE_COLUMNS, Page
+from absflow.cli.report.model import INPUT_COLUMNS, STAGE_COLUMNS, Page
 from absflow.cli.report.page import STRIP, TREND
 
 __all__ = ["render", "render_keys", "render_problem"]

@@ -63,9 +63,8 @@ class PageServer(ThreadingHTTPServer):
         super().__init__((host, port), _Handler)
         self.token = "" if _is_local(host) else secrets.token_urlsafe(24)
         shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self.server_port}/" + (
-            f"?token={self.token}" * bool(self.token)
-        )
+        query = f"?token={self.token}" if self.token else ""
+        self.url = f"http://{shown}:{self.server_port}/{query}"
         self._root = root
         self._properties_file = properties_file
         self._lock = threading.Lock()

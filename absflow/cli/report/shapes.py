@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Box", "Edge", "Line", "graph", "line", "segments", "strip", "ticks"]
+__all__ = ["Box", "Edge", "Line", "graph", "line", "side_by_side", "strip", "ticks"]
 
 _STEPS = (1, 2, 5, 10, 20)
 
@@ -92,7 +92,7 @@ def strip(values: Sequence[float], width: float, height: float) -> list[Box]:
     return made
 
 
-def segments(parts: Mapping[str, float], whole: float, width: float) -> list[Box]:
+def side_by_side(parts: Mapping[str, float], whole: float, width: float) -> list[Box]:
     """The parts behind each other, to a scale at which ``whole`` is so wide; none of nothing."""
     made, at = [], 0.0
     for name, part in parts.items():
@@ -141,7 +141,7 @@ def graph(
 
     rows: dict[int, int] = {}
     boxes = {}
-    for name in sorted(before, key=lambda name: (depth(name), [*before].index(name))):
+    for name in sorted(before, key=depth):
         row = rows.setdefault(column[name], 0)
         rows[column[name]] += 1
         x, y = (size[0] + gap[0]) * column[name], (size[1] + gap[1]) * row
