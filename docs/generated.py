@@ -18,7 +18,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import click
+
 import absflow
+from absflow.cli.commands import absflow as commands
 from absflow.job import Job
 from absflow.protocol.alignment import INPUT_TRANSITIONS
 from absflow.protocol.alignment_state import InputStatus
@@ -37,6 +40,7 @@ _NAMES = (
     "../README.md",
     "api.md",
     "benchmarks.md",
+    "commands.md",
     "concepts.md",
     "internals.md",
     "internals/performance.md",
@@ -76,6 +80,7 @@ _SPEEDS = {
 def generated(text: str) -> str:
     """``text`` with each of its generated blocks made anew."""
     blocks = {
+        "commands": _commands(),
         "input": _diagram(_input_lines()),
         "checkpoint": _diagram(_checkpoint_lines()),
         "settings": _table(["setting", "default", "what it does"], _setting_rows()),
@@ -215,6 +220,37 @@ def _prose(docstring: str) -> str:
         else:
             lines.append(line)
     return "\n".join(line.rstrip() for line in lines).strip()
+
+
+def _commands() -> str:
+    """Each command: what it does, its options, its examples."""
+    return "\n\n".join(
+        _command(name, command) for name, command in sorted(commands.commands.items())
+    )
+
+
+def _command(name: str, command: click.Command) -> str:
+    context = click.Context(command, info_name=f"absflow {name}")
+    usage = " ".join(command.collect_usage_pieces(context)[1:])
+    options = [
+        record
+        for parameter in command.get_params(context)
+        if parameter.name not in {"help", "storage", "properties_file", "as_json"}
+        and (record := parameter.get_help_record(context)) is not None
+    ]
+    examples = "\n".join(f"    {line}" for line in command.examples)
+    return "\n\n".join(
+        [
+            f"### `{f'absflow {name} {usage}'.rstrip()}`",
+            inspect.cleandoc(command.help or ""),
+            *(
+                ["\n".join(f"- `{option}`: {words}" for option, words in options)]
+                if options
+                else []
+            ),
+            examples,
+        ]
+    )
 
 
 def _figures(name: str) -> str:

@@ -37,7 +37,17 @@ def test_the_generated_parts_are_those_of_the_code(generated: ModuleType) -> Non
     assert [generated.generated(text) for text in texts] == texts
     names = re.findall(r"<!-- generated (\w+) -->", "".join(texts))
     figures = json.loads((ROOT / "docs" / "figures" / "figures.json").read_text())
-    own = ["api", "checkpoint", "input", "reasons", "settings", "speed", "speed_generated", "wings"]
+    own = [
+        "api",
+        "checkpoint",
+        "commands",
+        "input",
+        "reasons",
+        "settings",
+        "speed",
+        "speed_generated",
+        "wings",
+    ]
     assert sorted(names) == sorted([*own, *figures])
 
 

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from absflow.cli import asking, documents, tables
+from absflow.cli.completion_command import completed_ids, completion_command, stage_names
 from absflow.cli.doctor_command import doctor_command
 from absflow.cli.new_command import new_command
 from absflow.cli.options import (
     LATEST,
-    id_or_latest,
+    Wanted,
+    WithExamples,
+    at_option,
+    checkpoint_named,
     limit_option,
     limited,
     on_storage,
@@ -25,15 +28,19 @@ from absflow.cli.options import (
     setting_of,
     timeout_option,
     values_of,
+    waiting,
 )
 from absflow.cli.reader import Reader
 from absflow.cli.reasons import grouped
 from absflow.cli.records import DeletionRecord
 from absflow.cli.report.command import report_command, serve_command
 from absflow.cli.restore_command import restore_command
+from absflow.cli.savepoint_commands import savepoint_command, stop_command
+from absflow.cli.simulate_command import simulate_command
 from absflow.cli.state_commands import changes_command, diff_command, export_command
 from absflow.cli.status_command import status_command
 from absflow.cli.verify_command import verify_command
+from absflow.cli.watch_command import watch_command
 from absflow.errors import AbsflowError, DeletionError
 from absflow.facts.records import CheckpointRecord
 from absflow.protocol.checkpoints import Status
@@ -65,7 +72,13 @@ def absflow() -> None:
     """
 
 
-@absflow.command()
+@absflow.command(
+    cls=WithExamples,
+    examples=[
+        "absflow history --limit 5",
+        "absflow history --json",
+    ],
+)
 @limit_option("the newest N")
 @on_storage
 def history(
@@ -85,11 +98,24 @@ def history(
     console.print(tables.summary_line(record))
 
 
-@absflow.command()
-@click.argument("checkpoint_id", metavar="[ID]", default=LATEST, callback=id_or_latest)
+@absflow.command(
+    cls=WithExamples,
+    examples=[
+        "absflow show",
+        "absflow show 4",
+        'absflow show "2026-11-23 09:00"',
+    ],
+)
+@click.argument(
+    "checkpoint_id",
+    metavar="[ID]",
+    default=LATEST,
+    callback=checkpoint_named,
+    shell_complete=completed_ids,
+)
 @on_storage
 def show(
-    checkpoint_id: int | str, storage: str | None, properties_file: Path | None, as_json: bool
+    checkpoint_id: Wanted, storage: str | None, properties_file: Path | None, as_json: bool
 ) -> None:
     """Show all of the checkpoint ID, or of the latest.
 
@@ -116,21 +142,27 @@ absflow.add_command(status_command)
 absflow.add_command(verify_command)
 absflow.add_command(doctor_command)
 absflow.add_command(restore_command)
+absflow.add_command(savepoint_command)
+absflow.add_command(stop_command)
+absflow.add_command(watch_command)
 absflow.add_command(changes_command)
 absflow.add_command(diff_command)
 absflow.add_command(export_command)
 absflow.add_command(report_command)
 absflow.add_command(serve_command)
+absflow.add_command(simulate_command)
+absflow.add_command(completion_command)
 
 
-@absflow.command()
-@click.argument("stage")
-@click.option(
-    "--at",
-    callback=id_or_latest,
-    metavar="ID",
-    help="A completed checkpoint, or latest. Default: the newest.",
+@absflow.command(
+    cls=WithExamples,
+    examples=[
+        "absflow state aircraft --limit 5",
+        "absflow state aircraft --at 4 --key tailnum=N14228",
+    ],
 )
+@click.argument("stage", shell_complete=stage_names)
+@at_option
 @click.option(
     "--key",
     multiple=True,
@@ -142,7 +174,7 @@ absflow.add_command(serve_command)
 @on_storage
 def state(
     stage: str,
-    at: int | str | None,
+    at: Wanted | None,
     key: tuple[str, ...],
     storage: str | None,
     properties_file: Path | None,
@@ -168,7 +200,12 @@ def state(
     )
 
 
-@absflow.command()
+@absflow.command(
+    cls=WithExamples,
+    examples=[
+        "absflow gc --dry-run --retained 2",
+    ],
+)
 @click.option("--dry-run", is_flag=True, required=True, help="Only say what would be done.")
 @click.option(
     "--retained", type=click.IntRange(min=1), metavar="N", help=setting_of("checkpoint.retained")
@@ -204,51 +241,13 @@ def gc(
         click.echo(f"failed: {documents.failure_sentence(failure)}")
 
 
-@absflow.command()
-@click.option("--stop", is_flag=True, help="Stop the job with it.")
-@click.option(
-    "--drain",
-    is_flag=True,
-    help="With --stop: no stage goes on behind the savepoint, so that channels empty.",
+@absflow.command(
+    cls=WithExamples,
+    examples=[
+        "absflow delete 4 --dry-run",
+        "absflow delete 4 --yes",
+    ],
 )
-@click.option(
-    "--fire-timers",
-    is_flag=True,
-    help="With --drain: every timer fires first, for a job that ends for good.",
-)
-@timeout_option(600, "How long to wait for it.")
-@on_storage
-def savepoint(
-    stop: bool,
-    drain: bool,
-    fire_timers: bool,
-    timeout: float,
-    storage: str | None,
-    properties_file: Path | None,
-    as_json: bool,
-) -> None:
-    """Take a savepoint of a running job.
-
-    A savepoint is a full checkpoint that stays until you delete it. The exit code is 1 if it fails;
-    the job then goes on, with --stop, too.
-    """
-    if drain and not stop:
-        raise click.UsageError("--drain is for a stop; give --stop, too")
-    if fire_timers and not drain:
-        raise click.UsageError("--fire-timers is for a drained stop; give --stop --drain, too")
-    root = root_of(storage, properties_file)
-    request, incarnation = asking.ask(root, stop=stop, drain=drain, fire_timers=fire_timers)
-    waiting = Console(stderr=True, markup=False, highlight=False)
-    with waiting.status(f"driver {incarnation} takes the savepoint"):
-        taken = asking.await_answer(root, request, incarnation, timeout)
-    if as_json:
-        record = Reader(root).checkpoint(taken)
-        click.echo(documents.text(documents.checkpoint(record)))
-        return
-    click.echo(f"savepoint {taken} of the job under {root}" + (", which stops" if stop else ""))
-
-
-@absflow.command()
 @click.argument("checkpoint_ids", metavar="ID...", type=int, nargs=-1, required=True)
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
 @click.option("--yes", is_flag=True, help="Do not ask. Needed with --json and without a terminal.")
@@ -297,8 +296,7 @@ def _confirm(question: str, as_json: bool) -> None:
 
 def _delete(root: str, checkpoint_ids: list[int], timeout: float) -> str:
     request = asking.ask_to_delete(root, checkpoint_ids)
-    waiting = Console(stderr=True, markup=False, highlight=False)
-    with waiting.status("waiting for the driver"):
+    with waiting("waiting for the driver"):
         return "DELETED" if asking.await_deletion(root, request, timeout) else "STANDS"
 
 

@@ -11,12 +11,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from absflow.cli import submit
-from absflow.cli.documents import text
-from absflow.cli.options import conf_option, pair
-from absflow.errors import NotFoundError
+from absflow.cli.documents import failure_sentence, text
+from absflow.cli.options import (
+    STORAGE_SETTING,
+    WithExamples,
+    conf_option,
+    given_root,
+    pair,
+    waiting,
+)
+from absflow.cli.reader import Reader
+from absflow.errors import AbsflowError, NotFoundError
 from absflow.spark.versions import Check, java_check, package_checks, packages_here
 
 __all__ = ["doctor_command"]
@@ -24,7 +31,14 @@ __all__ = ["doctor_command"]
 _PROGRAM = "from absflow.cli.doctor_program import main; main()\n"
 
 
-@click.command("doctor")
+@click.command(
+    "doctor",
+    cls=WithExamples,
+    examples=[
+        "absflow doctor",
+        "absflow doctor --properties-file job.conf",
+    ],
+)
 @click.option(
     "--properties-file",
     metavar="FILE",
@@ -37,14 +51,17 @@ def doctor_command(properties_file: Path | None, conf: tuple[str, ...], as_json:
     """Say what a job needs, what is found here, and what to do.
 
     Looks at the Python packages and at Java. With --properties-file or --conf it also starts
-    Spark, as for the job, and looks at Delta's jar, its extensions, and what is installed where
-    the workers run. The exit code is 1 if anything is missing or of another version.
+    Spark, as for the job, and looks at Delta's jar, its extensions, what is installed where the
+    workers run, the settings, the storage root as driver and workers see it, their clocks, and
+    what the job's last driver has left. The exit code is 1 if anything has to be mended.
     """
     checks = [*package_checks(packages_here()), java_check(_java())]
     settings = dict(map(pair, conf))
     if (properties_file or settings) and all(check.holds for check in checks):
-        with Console(stderr=True, markup=False, highlight=False).status("starting Spark"):
+        with waiting("starting Spark"):
             checks += _spark_checks(settings, properties_file)
+        if root := settings.get(STORAGE_SETTING) or given_root(properties_file):
+            checks.append(_job_check(root))
     wrong = [check for check in checks if not check.holds]
     if as_json:
         lines = [{"holds": check.holds, "line": str(check)} for check in checks]
@@ -57,6 +74,29 @@ def doctor_command(properties_file: Path | None, conf: tuple[str, ...], as_json:
                 "Spark was not started; give --properties-file or --conf to have it looked at"
             )
     click.get_current_context().exit(1 if wrong else 0)
+
+
+def _job_check(root: str) -> Check:
+    """What the job's last driver has left, and what retention fails at."""
+    try:
+        status = Reader(root).status()
+    except NotFoundError:
+        return Check("job", f"none has started under {root!r}", "any", "", True)
+    except (AbsflowError, NotImplementedError) as error:
+        return Check("job", f"only Spark can read it here ({error})", "any", "", True)
+    if status.failing:
+        why = "; ".join(failure_sentence(failure) for failure in status.failing)
+        return Check("job", f"that retention fails: {why}", "that it does not", "mend this", False)
+    left = len(status.pending)
+    said = f"driver {status.incarnation} has {status.end}" if status.end else "a driver runs"
+    if status.end and left:
+        said += f" and left {left} checkpoints unfinished, which the next start aborts"
+    completed = status.last.checkpoint_id if status.last else 0
+    behind = [name for name, published in status.sinks.items() if published < completed]
+    if behind:
+        owes = f"checkpoint {completed} is not published in {', '.join(behind)} yet"
+        said += f"; {owes}, which a running job does"
+    return Check("job", f"{said} (attempt {status.attempt})", "any", "", True)
 
 
 def _java() -> int | None:

@@ -12,6 +12,7 @@ from string import Template
 
 import click
 
+from absflow.cli.options import WithExamples
 from absflow.errors import GraphError
 from absflow.graph.check import check_name
 from absflow.settings.session_keys import session_lines
@@ -40,7 +41,13 @@ def _name(_: click.Context, __: click.Parameter, name: str) -> str:
     return name
 
 
-@click.command("new")
+@click.command(
+    "new",
+    cls=WithExamples,
+    examples=[
+        "absflow new visits",
+    ],
+)
 @click.argument("name", callback=_name)
 def new_command(name: str) -> None:
     """Write a small job to start from into the directory NAME.

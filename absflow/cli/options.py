@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
+from rich.status import Status
 
 from absflow.errors import SettingsError
 from absflow.protocol.retention.inventory import RetentionPolicy
@@ -19,9 +22,12 @@ __all__ = [
     "LATEST",
     "STORAGE_SETTING",
     "STORAGE_VARIABLE",
+    "Wanted",
+    "WithExamples",
+    "at_option",
+    "checkpoint_named",
     "conf_option",
     "given_root",
-    "id_or_latest",
     "limit_option",
     "limited",
     "on_storage",
@@ -33,13 +39,31 @@ __all__ = [
     "setting_of",
     "timeout_option",
     "values_of",
+    "waiting",
 ]
 
 STORAGE_VARIABLE = "ABSFLOW_STORAGE"
 STORAGE_SETTING = f"{PREFIX}storage.path"
 LATEST = "latest"
+# A checkpoint as people name it: by its id, as the latest, or by a time, which has a zone.
+Wanted = int | str | datetime
 _SHOWN = 20
 _PIPE_WIDTH = 160
+
+
+class WithExamples(click.Command):
+    """A command whose help ends with lines as they are typed; tests run each of them."""
+
+    def __init__(self, *arguments: Any, examples: Sequence[str], **more: Any) -> None:
+        """As click's, with these lines."""
+        super().__init__(*arguments, **more)
+        self.examples = tuple(examples)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the lines, each whole, however long."""
+        with formatter.section("Examples"):
+            for line in self.examples:
+                formatter.write(f"{' ' * formatter.current_indent}{line}\n")
 
 
 def timeout_option(seconds: int, what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -82,14 +106,32 @@ def conf_option(what: str) -> Callable[[Callable[..., None]], Callable[..., None
     )
 
 
-def id_or_latest(_: click.Context, __: click.Parameter, text: str | None) -> int | str | None:
-    """A checkpoint's id, or ``latest``; None if an option is not given."""
+def checkpoint_named(_: click.Context, __: click.Parameter, text: str | None) -> Wanted | None:
+    """A checkpoint as people name it; None if an option is not given."""
     if text is None or text == LATEST:
         return text
-    try:
+    if re.fullmatch(r"[+-]?\d+", text):
         return int(text)
+    try:
+        # What this Python reads of ISO 8601; Z is of later ones.
+        moment = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is neither latest nor a checkpoint's id") from error
+        raise click.BadParameter(
+            f"{text!r} is neither {LATEST}, nor a checkpoint's id, nor a time such as "
+            "'2026-11-23 09:00'"
+        ) from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+def at_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds ``--at`` to a command that shows state."""
+    return click.option(
+        "--at",
+        callback=checkpoint_named,
+        metavar="ID",
+        help="A completed checkpoint, latest, or a time such as '2026-11-23 09:00' (UTC), for the "
+        "newest that was triggered by then. Default: the newest.",
+    )(command)
 
 
 def setting_of(setting: str) -> str:
@@ -180,6 +222,11 @@ def _properties(path: Path) -> dict[str, str]:
     lines = path.read_text(encoding="utf-8").splitlines()
     found = (re.match(r"\s*([^\s=:#!]+)\s*[=:\s]\s*(.*?)\s*$", line) for line in lines)
     return {match[1]: match[2] for match in found if match}
+
+
+def waiting(words: str) -> Status:
+    """A context: while it lasts, a line on a terminal's stderr says what goes on."""
+    return Console(stderr=True, markup=False, highlight=False).status(words)
 
 
 def open_console(*, quiet: bool = False) -> Console:

@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from absflow.cli.records import DeletionRecord, RetentionRecord, StateRecord, StatusRecord
-from absflow.cli.state_rows import is_value, newest_rows
+from absflow.cli.state_rows import is_value, state_at
 from absflow.cli.storage import FileReader
-from absflow.columnar.expiry import expired
 from absflow.errors import NotFoundError
 from absflow.facts.absent import no_checkpoint, no_root
 from absflow.facts.attempts import (
@@ -28,7 +27,14 @@ from absflow.facts.attempts import (
     read_attempts,
 )
 from absflow.facts.inventory import JobInventory, gather
-from absflow.facts.listing import HistoryRecord, checkpoints, latest_id, newest, sought
+from absflow.facts.listing import (
+    HistoryRecord,
+    by_time,
+    checkpoints,
+    latest_id,
+    newest,
+    sought,
+)
 from absflow.facts.reading import Answer, FactReader
 from absflow.facts.records import (
     AttemptRecord,
@@ -162,18 +168,6 @@ class Reader:
             for stage, described in graph.items()
         }
 
-    def sizes(self) -> list[tuple[str, int, int]]:
-        """Each table below the root: its path there, and the files and bytes that its log names."""
-        layout, storage = self.layout, self.storage
-        tables = [layout.attempts, layout.barriers, layout.overtakes, layout.checkpoints]
-        tables += [layout.state(name) for name in storage.names(layout.states)]
-        tables += [layout.late(name) for name in storage.names(layout.lates)]
-        for stage in storage.names(layout.channels):
-            folder = f"{layout.channels}/{stage}"
-            tables += [f"{folder}/{name}" for name in storage.names(folder)]
-        there = (each for each in tables if storage.names(f"{each}/_delta_log"))
-        return [(each.removeprefix(f"{layout.root}/"), *storage.size(each)) for each in there]
-
     def _published(self, attempt: int) -> dict[str, int]:
         sinks = published_sinks(self._attempts)
         ready = ready_of(self._attempts, attempt) or Ready()
@@ -187,12 +181,17 @@ class Reader:
         """
         return checkpoints(self._facts, [checkpoint_id], self._job)[0]
 
-    def number(self, given: int | str) -> int:
-        """The id of a checkpoint that is given by it, or as ``latest``.
+    def number(self, given: int | str | datetime) -> int:
+        """The id of a checkpoint that is given by it, as ``latest``, or by a time.
+
+        A time means the newest completed one that was triggered by then: what it holds was read
+        before.
 
         Raises:
-            NotFoundError: it is the latest, and nothing has completed under the root.
+            NotFoundError: there is none.
         """
+        if isinstance(given, datetime):
+            return by_time(self.history().shown, given, self.root)
         return given if isinstance(given, int) else latest_id(self._facts, self._job)
 
     def find(self, checkpoint_id: int | None) -> None:
@@ -226,21 +225,28 @@ class Reader:
         find_stage(self.stages, stage)
         number, found, columns = self._stage(stage, checkpoint_id)
         check_columns(columns, key or {})
-        history = self.storage.open(self.layout.state(columns.table))
-        wanted = ds.field("set_id").isin(pa.array(found.lineage, pa.int64()))
-        asked = {n: is_value(n, t, history.schema.field(n).type) for n, t in (key or {}).items()}
+        changes, others = self._changes(columns, found.lineage, key or {})
+        rows = state_at(changes, columns, found)
+        # Not before: an older change of a key may have the value, and the newest another.
+        rows = rows.filter(reduce(and_, others)) if others else rows
+        return StateRecord(number, columns, rows)
+
+    def _changes(
+        self, columns: StageColumns, sets: Collection[int], key: Mapping[str, str | None]
+    ) -> tuple[pa.Table, list[ds.Expression]]:
+        """Rows of a history: of these sets and, of what is asked, with what is in the key.
+
+        And the rest of what is asked.
+        """
+        table = self.layout.state(columns.table)
+        schema = self.storage.open(table).schema
+        # Set ids are the names of directories: other sets' files are not even opened.
+        wanted = ds.field("set_id").isin(pa.array(sorted(sets), pa.int64()))
+        asked = {n: is_value(n, text, schema.field(n).type) for n, text in key.items()}
         for name in asked.keys() & {*columns.key}:
             wanted &= asked.pop(name)
-        names = [*columns.key, *columns.state]
-        # Set ids are the names of directories: other sets' files are not even opened.
-        table = self.layout.state(columns.table)
-        changes = self.storage.rows(table, ["set_id", "op", *names], wanted)
-        rows = newest_rows(changes, columns.key, found.lineage).select(names)
-        gone = expired(rows, found.report.expired_upto)
-        rows = rows if gone is None else rows.filter(pa.array(~gone))
-        # Not before: an older change of a key may have the value, and the newest another.
-        rows = rows.filter(reduce(and_, asked.values())) if asked else rows
-        return StateRecord(number, columns, rows)
+        names = ["set_id", "op", *columns.key, *columns.state]
+        return self.storage.rows(table, names, wanted), [*asked.values()]
 
     def past(
         self,
@@ -268,11 +274,26 @@ class Reader:
             and (upto is None or record.checkpoint_id <= upto)
             and any(each.report.stage == stage for each in record.stages)
         ]
-        found: list[tuple[int, dict[str, Any] | None]] = []
-        for number in ids[: -most - 1 : -1]:
-            rows = self.state(stage, number, key).rows.to_pylist()
-            found.append((number, rows[0] if rows else None))
-        return found
+        newest = ids[-most:]
+        at = {
+            number: (manifest.stage(stage), self.columns(stage, taken))
+            for number, (manifest, taken) in self._manifests(newest).items()
+        }
+        # Of each table once, however many checkpoints read it.
+        sets: dict[str, set[int]] = {}
+        for found, columns in at.values():
+            sets.setdefault(columns.table, set()).update(found.lineage if found else ())
+        tables: dict[str, pa.Table] = {}
+        past: list[tuple[int, dict[str, Any] | None]] = []
+        for number in reversed(newest):
+            found, columns = at[number]
+            assert found is not None  # or it would not be among the ids
+            if columns.table not in tables:
+                tables[columns.table], _ = self._changes(columns, sets[columns.table], key)
+            there = ds.field("set_id").isin(pa.array(found.lineage, pa.int64()))
+            rows = state_at(tables[columns.table].filter(there), columns, found).to_pylist()
+            past.append((number, rows[0] if rows else None))
+        return past
 
     def retention(self, policy: RetentionPolicy) -> RetentionRecord:
         """What retention would do now, and why the rest stays."""
@@ -354,9 +375,15 @@ class Reader:
         number = next(iter(known.there[-1:]), 0) if checkpoint_id is None else checkpoint_id
         if number not in known.there:
             raise no_checkpoint(self._facts, checkpoint_id, self._job.lost)
-        manifest = self._facts.manifests([number])[number]
-        lineages = [(stage.report.stage, stage.lineage) for stage in manifest.stages]
-        return shortened(manifest, self._facts.compacted(lineages)), known.completions[number]
+        return self._manifests([number])[number]
+
+    def _manifests(self, ids: Collection[int]) -> dict[int, tuple[Manifest, Completion]]:
+        """As :meth:`manifest`, of completed checkpoints."""
+        known = self.known(ids)
+        found = self._facts.manifests(ids)
+        stages = [stage for manifest in found.values() for stage in manifest.stages]
+        compacted = self._facts.compacted((s.report.stage, s.lineage) for s in stages)
+        return {n: (shortened(m, compacted), known.completions[n]) for n, m in found.items()}
 
     def known(self, named: Collection[int]) -> Known:
         """What matters of the job's checkpoints, and these."""

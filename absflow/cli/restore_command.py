@@ -14,6 +14,9 @@ from absflow.cli import cells, documents, submit, tables
 from absflow.cli.options import (
     STORAGE_SETTING,
     STORAGE_VARIABLE,
+    Wanted,
+    WithExamples,
+    checkpoint_named,
     conf_option,
     given_root,
     on_storage,
@@ -32,7 +35,9 @@ __all__ = ["restore_command", "show_plan"]
 _RESTORE = f"{PREFIX}restore.from"
 
 
-def _restore_from(_: click.Context, __: click.Parameter, text: str) -> str:
+def _restore_from(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    if text is None:
+        return None
     try:
         parse_target(text)
     except ValueError as expected:
@@ -40,19 +45,33 @@ def _restore_from(_: click.Context, __: click.Parameter, text: str) -> str:
     return text
 
 
-@click.command("restore", context_settings={"allow_interspersed_args": False})
+@click.command(
+    "restore",
+    cls=WithExamples,
+    examples=[
+        "absflow restore --from latest --properties-file job.conf job.py",
+        'absflow restore --at "2026-11-23 09:00" --plan --properties-file job.conf job.py',
+    ],
+    context_settings={"allow_interspersed_args": False},
+)
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @conf_option("A setting of Spark or absflow, as for spark-submit.")
 @click.option("--plan", "plan_only", is_flag=True, help="Only show what would be done.")
 @click.option(
     "--from",
-    "target",
-    required=True,
+    "source",
     callback=_restore_from,
     metavar="CHECKPOINT",
     help="latest, ID, or PATH#ID of another storage root, of which this becomes a fork. PATH#ID of "
     "the job's own root is the same as ID.",
+)
+@click.option(
+    "--at",
+    callback=checkpoint_named,
+    metavar="TIME",
+    help="Instead of --from: the newest checkpoint that was triggered by this time, such as "
+    "'2026-11-23 09:00' (UTC).",
 )
 @click.option("--yes", is_flag=True, help="Do not ask. Nobody is asked without a terminal.")
 @on_storage
@@ -61,7 +80,8 @@ def restore_command(
     args: tuple[str, ...],
     conf: tuple[str, ...],
     plan_only: bool,
-    target: str,
+    source: str | None,
+    at: Wanted | None,
     yes: bool,
     storage: str | None,
     properties_file: Path | None,
@@ -81,7 +101,8 @@ def restore_command(
     """
     if as_json and not plan_only:
         raise click.UsageError("--json is for the plan; give --plan, too")
-    given = parse_target(target)
+    if (source is None) == (at is None):
+        raise click.UsageError("which checkpoint? Give one of --from and --at")
     root = storage or (None if properties_file else os.environ.get(STORAGE_VARIABLE))
     settings = {**({STORAGE_SETTING: root} if root else {}), **dict(map(pair, conf))}
     if not Path(script).exists() and ":/" not in script:
@@ -89,6 +110,8 @@ def restore_command(
     program = [script, *args]
     spark_submit = submit.spark_submit()
     known_root = settings.get(STORAGE_SETTING) or given_root(properties_file)
+    target = source or _at(known_root, at)
+    given = parse_target(target)
     if own := given.root is not None and _place(given.root) == _place(known_root):
         target = target.rpartition("#")[2]
         given = parse_target(target)
@@ -112,6 +135,17 @@ def restore_command(
     click.get_current_context().exit(1 if document["problems"] else 0)
 
 
+def _at(root: str | None, at: Wanted | None) -> str:
+    """The checkpoint of a time, as ``restore.from`` names it; it is said which one it is."""
+    if root is None or at is None:
+        raise click.UsageError("--at needs the storage root; give --storage or --properties-file")
+    reader = Reader(root)
+    record = reader.checkpoint(reader.number(at))
+    moment = cells.time(record.triggered_at)
+    click.echo(f"{record.title} is meant, triggered at {moment} UTC", err=True)
+    return str(record.checkpoint_id)
+
+
 def _refuse_beside_driver(root: str) -> None:
     """Refuse a restore that would stop a driver, and take back what its sinks have got.
 
@@ -122,7 +156,7 @@ def _refuse_beside_driver(root: str) -> None:
         raise RestoreError(
             f"nothing was changed: a driver runs the job under {root!r} ({driver}). A restore "
             "would stop it, and take back from its sinks what they have got since the checkpoint. "
-            "Stop it first, as by absflow savepoint --stop; --plan shows what would be done"
+            "Stop it first, as by absflow stop; --plan shows what would be done"
         )
 
 

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
 from absflow.cli import cells, documents
+from absflow.cli.completion_command import completed_ids, stage_names
+from absflow.cli.differences import Difference, difference
 from absflow.cli.options import (
-    id_or_latest,
+    Wanted,
+    WithExamples,
+    at_option,
+    checkpoint_named,
     limit_option,
     limited,
     on_storage,
     open_console,
     root_of,
     values_of,
+    waiting,
 )
 from absflow.cli.reader import Reader
-from absflow.columnar.keys import locate
-from absflow.errors import NotFoundError, StorageError
+from absflow.errors import StorageError
 from absflow.facts.stages import check_key, find_stage
 
 __all__ = ["changes_command", "diff_command", "export_command"]
@@ -35,8 +36,14 @@ __all__ = ["changes_command", "diff_command", "export_command"]
 _CHECKPOINTS = 50
 
 
-@click.command("changes")
-@click.argument("stage")
+@click.command(
+    "changes",
+    cls=WithExamples,
+    examples=[
+        "absflow changes aircraft --key tailnum=N14228",
+    ],
+)
+@click.argument("stage", shell_complete=stage_names)
 @click.option(
     "--key",
     multiple=True,
@@ -62,7 +69,8 @@ def changes_command(
     reader = Reader(root_of(storage, properties_file))
     asked = values_of(key)
     check_key(find_stage(reader.stages, stage), asked)
-    found = reader.past(stage, asked, limited(limit, as_json) or _CHECKPOINTS)
+    with waiting(f"reading {stage}"):
+        found = reader.past(stage, asked, limited(limit, as_json) or _CHECKPOINTS)
     # Of equal ones in a row the oldest is the one at which it came to be so.
     shown = [
         (checkpoint_id, row)
@@ -81,36 +89,22 @@ def changes_command(
     open_console().print(table)
 
 
-@dataclass(frozen=True, slots=True)
-class _Difference:
-    """What of a stage differs between two checkpoints.
-
-    Attributes:
-        stage: the stage.
-        key: names of its key columns.
-        came: rows of keys that only the later has.
-        went: rows of keys that only the earlier has.
-        before: rows of the earlier that the later has otherwise.
-        after: these as the later has them, in the same order.
-    """
-
-    stage: str
-    key: Sequence[str]
-    came: pa.Table
-    went: pa.Table
-    before: pa.Table
-    after: pa.Table
-
-
-@click.command("diff")
-@click.argument("earlier", callback=id_or_latest)
-@click.argument("later", callback=id_or_latest)
+@click.command(
+    "diff",
+    cls=WithExamples,
+    examples=[
+        "absflow diff 4 latest",
+        "absflow diff 4 latest --stage aircraft",
+    ],
+)
+@click.argument("earlier", callback=checkpoint_named, shell_complete=completed_ids)
+@click.argument("later", callback=checkpoint_named, shell_complete=completed_ids)
 @click.option("--stage", help="Only this stage, key by key.")
 @limit_option("the first N keys of each kind")
 @on_storage
 def diff_command(
-    earlier: int | str,
-    later: int | str,
+    earlier: Wanted,
+    later: Wanted,
     stage: str | None,
     storage: str | None,
     properties_file: Path | None,
@@ -124,11 +118,13 @@ def diff_command(
     reader = Reader(root_of(storage, properties_file))
     ids = reader.number(earlier), reader.number(later)
     both = [{s.report.stage for s in reader.manifest(n)[0].stages} for n in ids]
-    stages = [name for name in reader.stages if name in both[0] & both[1]]
+    there = both[0] & both[1]
+    stages = [n for n, columns in reader.stages.items() if n in there and columns.key]
     if stage is not None:
         find_stage(reader.stages, stage)
         stages = [stage]
-    found = [_difference(reader, name, *ids) for name in stages]
+    with waiting("comparing"):
+        found = [difference(reader, name, *ids) for name in stages]
     count = limited(limit, as_json)
     if as_json:
         rows = [_document(each, count if stage else 0) for each in found]
@@ -146,48 +142,7 @@ def diff_command(
         console.print(_keys(found[0], count))
 
 
-def _difference(reader: Reader, stage: str, earlier: int, later: int) -> _Difference:
-    before, after = (reader.state(stage, n) for n in (earlier, later))
-    key = list(after.columns.key)
-    if list(before.columns.key) != key:
-        raise NotFoundError(
-            f"stage {stage!r} had the key columns {list(before.columns.key)} at checkpoint "
-            f"{earlier} and has {key} at {later}; its keys cannot be compared"
-        )
-    old, new = before.rows, after.rows
-    at = locate(new.select(key), old.select(key))
-    known = np.flatnonzero(at >= 0)
-    there = np.ones(old.num_rows, dtype=bool)
-    there[at[known]] = False
-    then, now = old.take(pa.array(at[known])), new.take(pa.array(known))
-    changed = pa.array(_differs(then, now))
-    return _Difference(
-        stage,
-        key,
-        new.filter(pa.array(at < 0)),
-        old.filter(pa.array(there)),
-        then.filter(changed),
-        now.filter(changed),
-    )
-
-
-def _differs(then: pa.Table, now: pa.Table) -> npt.NDArray[np.bool_]:
-    """Of each pair of rows, whether any column differs; a column that one lacks is left out."""
-    found = np.zeros(now.num_rows, dtype=bool)
-    for name in now.column_names:
-        if name not in then.column_names:
-            continue
-        a, b = then[name], now[name]
-        if a.type == b.type and not pa.types.is_nested(a.type):
-            differs = pc.fill_null(pc.not_equal(a, b), False).to_numpy()
-            found |= differs | (a.is_null().to_numpy() != b.is_null().to_numpy())
-        else:
-            pairs = zip(a.to_pylist(), b.to_pylist(), strict=True)
-            found |= np.array([x != y for x, y in pairs], dtype=bool)
-    return found
-
-
-def _document(found: _Difference, count: int | None) -> dict[str, Any]:
+def _document(found: Difference, count: int | None) -> dict[str, Any]:
     def rows(table: pa.Table) -> list[Any]:
         return list(documents.plain(table.slice(0, count).to_pylist()))
 
@@ -203,7 +158,7 @@ def _document(found: _Difference, count: int | None) -> dict[str, Any]:
     return made | {"keys": {kind: rows(table) for kind, table in kinds.items()}}
 
 
-def _keys(found: _Difference, count: int | None) -> Any:
+def _keys(found: Difference, count: int | None) -> Any:
     names = [name for name in found.after.column_names if name not in found.key]
     table = cells.table("", *found.key, *names)
 
@@ -228,20 +183,22 @@ def _values(then: dict[str, Any], now: dict[str, Any], names: Sequence[str]) -> 
     ]
 
 
-@click.command("export")
-@click.argument("stage")
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option(
-    "--at",
-    callback=id_or_latest,
-    metavar="ID",
-    help="A completed checkpoint, or latest. Default: the newest.",
+@click.command(
+    "export",
+    cls=WithExamples,
+    examples=[
+        "absflow export aircraft aircraft.parquet",
+        "absflow export aircraft aircraft.csv --at 4",
+    ],
 )
+@click.argument("stage", shell_complete=stage_names)
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@at_option
 @on_storage
 def export_command(
     stage: str,
     file: Path,
-    at: int | str | None,
+    at: Wanted | None,
     storage: str | None,
     properties_file: Path | None,
     as_json: bool,
@@ -253,7 +210,8 @@ def export_command(
     if file.suffix not in {".parquet", ".csv"}:
         raise click.UsageError(f"{str(file)!r} ends in neither .parquet nor .csv")
     reader = Reader(root_of(storage, properties_file))
-    record = reader.state(stage, None if at is None else reader.number(at))
+    with waiting(f"reading {stage}"):
+        record = reader.state(stage, None if at is None else reader.number(at))
     nested = [field.name for field in record.rows.schema if pa.types.is_nested(field.type)]
     if nested and file.suffix == ".csv":
         raise click.UsageError(f"column {nested[0]!r} has no form in CSV; write a .parquet file")

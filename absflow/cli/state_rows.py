@@ -11,14 +11,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from absflow.columnar.expiry import expired
 from absflow.errors import NotFoundError
+from absflow.protocol.checkpoints import StageColumns, StageManifest
 
-__all__ = ["is_value", "newest_rows"]
+__all__ = ["is_value", "state_at"]
 
 _ROW = "_absflow_row"
 
 
-def newest_rows(changes: pa.Table, key: Sequence[str], lineage: Sequence[int]) -> pa.Table:
+def state_at(changes: pa.Table, columns: StageColumns, found: StageManifest) -> pa.Table:
+    """The state of a stage at a checkpoint, sorted by key.
+
+    Args:
+        changes: rows of its history in the sets of the lineage.
+        columns: the stage as it was then.
+        found: the stage in the checkpoint's manifest.
+    """
+    rows = _newest(changes, columns.key, found.lineage).select([*columns.key, *columns.state])
+    gone = expired(rows, found.report.expired_upto)
+    return rows if gone is None else rows.filter(pa.array(~gone))
+
+
+def _newest(changes: pa.Table, key: Sequence[str], lineage: Sequence[int]) -> pa.Table:
     """The last change of each key, unless it is a deletion; sorted by key."""
     place = pc.index_in(changes["set_id"], value_set=pa.array(lineage, pa.int64()))
     changes = changes.take(pc.sort_indices(place))

@@ -12,14 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from absflow.cli import cells, documents
-from absflow.cli.options import on_storage, open_console, root_of
+from absflow.cli.options import WithExamples, on_storage, open_console, root_of
 from absflow.cli.reader import Reader
 from absflow.cli.records import StatusRecord
 from absflow.facts.records import CheckpointRecord
 from absflow.protocol.checkpoints import own_reports
 from absflow.settings.values import positive_duration_ms
 
-__all__ = ["status_command"]
+__all__ = ["status_blocks", "status_command"]
 
 
 def _duration(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
@@ -31,7 +31,13 @@ def _duration(_: click.Context, __: click.Parameter, text: str | None) -> int | 
         raise click.BadParameter(f"{text!r} is not {expected}") from expected
 
 
-@click.command("status")
+@click.command(
+    "status",
+    cls=WithExamples,
+    examples=[
+        "absflow status --max-age 10min",
+    ],
+)
 @click.option(
     "--max-age",
     "max_age_ms",
@@ -53,7 +59,7 @@ def status_command(
         click.echo(documents.text(_document(record, now)))
     else:
         console = open_console()
-        for block in _blocks(record, now):
+        for block in status_blocks(record, now):
             console.print(block)
     if max_age_ms is not None:
         _check_age(record.age_ms(now), max_age_ms)
@@ -88,7 +94,8 @@ def _document(record: StatusRecord, now: datetime) -> dict[str, Any]:
     }
 
 
-def _blocks(record: StatusRecord, now: datetime) -> Iterator[Table | Text]:
+def status_blocks(record: StatusRecord, now: datetime) -> Iterator[Table | Text]:
+    """What one screen says of a job at a moment."""
     origin = f", restored from {record.origin}" if record.origin else ""
     lines: list[tuple[str, str | Text]] = [
         ("storage", record.root),

@@ -6,31 +6,53 @@ from pathlib import Path
 
 import click
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from absflow.cli.completion_command import completed_ids
 from absflow.cli.documents import text
-from absflow.cli.options import LATEST, id_or_latest, on_storage, open_console, root_of
+from absflow.cli.options import (
+    LATEST,
+    Wanted,
+    WithExamples,
+    checkpoint_named,
+    on_storage,
+    open_console,
+    root_of,
+    waiting,
+)
 from absflow.cli.reader import Reader
 from absflow.cli.verification import Verification, verify
 
 __all__ = ["verify_command"]
 
 
-@click.command("verify")
-@click.argument("checkpoint_id", metavar="[ID]", default=LATEST, callback=id_or_latest)
+@click.command(
+    "verify",
+    cls=WithExamples,
+    examples=[
+        "absflow verify",
+        "absflow verify 4",
+    ],
+)
+@click.argument(
+    "checkpoint_id",
+    metavar="[ID]",
+    default=LATEST,
+    callback=checkpoint_named,
+    shell_complete=completed_ids,
+)
 @on_storage
 def verify_command(
-    checkpoint_id: int | str, storage: str | None, properties_file: Path | None, as_json: bool
+    checkpoint_id: Wanted, storage: str | None, properties_file: Path | None, as_json: bool
 ) -> None:
     """Read all that checkpoint ID, or the latest, needs, and say what is damaged.
 
     Its sets of state, its rows in flight, and the files of large state that its attempt works on
     are compared with what was written. Nothing is restored or changed. The exit code is 1 if
-    anything is gone or damaged.
+    anything is gone or damaged. Whether the sources still have what came since is what `absflow
+    restore --plan` looks at: only the job's program knows them.
     """
-    waiting = Console(stderr=True, markup=False, highlight=False)
-    with waiting.status("reading") as status:
+    with waiting("reading") as status:
         reader = Reader(root_of(storage, properties_file))
         found = verify(
             reader, reader.number(checkpoint_id), lambda part: status.update(f"reading {part}")

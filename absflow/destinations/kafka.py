@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -167,9 +167,12 @@ class KafkaSink(TransactionalSink):
 
         Raises:
             GraphError: as of :meth:`prepare_topic`; that of the markers is not as it must be.
-            KafkaException: the brokers do not answer, or forbid it.
+            StorageError: the brokers do not answer, or forbid it.
         """
-        admin = AdminClient(self._client())
+        with self._asking() as admin:
+            self._prepare_topics(admin, schema)
+
+    def _prepare_topics(self, admin: AdminClient, schema: pa.Schema) -> None:
         there = self._prepare_topic(admin, schema)
         if self.progress_topic not in there.topics:
             self._make_progress(admin, min(3, len(there.brokers)))
@@ -189,10 +192,30 @@ class KafkaSink(TransactionalSink):
 
         Raises:
             GraphError: no such topic, no right to write to it, or the registry does not take it.
-            StorageError: the registry does not answer.
-            KafkaException: the brokers do not answer, or forbid it.
+            StorageError: the registry or the brokers do not answer, or forbid it.
         """
-        self._prepare_topic(AdminClient(self._client()), schema)
+        with self._asking() as admin:
+            self._prepare_topic(admin, schema)
+
+    @contextmanager
+    def _asking(self) -> Iterator[AdminClient]:
+        """A client for the time of a block; why brokers refuse what it asks is said in one line.
+
+        Raises:
+            StorageError: they do, or do not answer.
+        """
+        # The answer to a call says little; why there is none comes this way, as a wrong password.
+        seen: list[KafkaError] = []
+        admin = AdminClient({**self._client(), "error_cb": seen.append})
+        try:
+            yield admin
+        except KafkaException as error:
+            admin.poll(0)
+            reasons = [*dict.fromkeys(each.str() for each in (*seen, error.args[0]))]
+            raise StorageError(
+                f"{self.describe()}: {'; '.join(reasons)}. See that the brokers are up and that "
+                "the sink's conf lets it in"
+            ) from error
 
     def _prepare_topic(self, admin: AdminClient, schema: pa.Schema) -> ClusterMetadata:
         there = _seen(admin, self.topic, _MADE_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from statistics import median
 
 from absflow.errors import NotFoundError
@@ -16,7 +17,7 @@ from absflow.protocol.known import Known, Trigger
 from absflow.protocol.recovery.attempts import Origin
 from absflow.protocol.recovery.branch import branch_of, latest
 
-__all__ = ["HistoryRecord", "checkpoints", "latest_id", "newest", "sought"]
+__all__ = ["HistoryRecord", "by_time", "checkpoints", "latest_id", "newest", "sought"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,24 @@ def latest_id(facts: FactReader, job: JobNow) -> int:
             f"is {found.checkpoint_id} under {found.root!r}: look there"
         )
     return found.checkpoint_id
+
+
+def by_time(records: Iterable[CheckpointRecord], moment: datetime, root: str) -> int:
+    """The newest completed checkpoint of the job that was triggered by a moment.
+
+    Args:
+        records: all checkpoints, by id.
+        moment: with its zone.
+        root: the storage root, for the error.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    there = [r for r in records if r.status is Status.COMPLETED and not r.abandoned]
+    if found := [r.checkpoint_id for r in there if r.triggered_at <= moment]:
+        return found[-1]
+    oldest = f"; the oldest is {there[0].title}, of {there[0].triggered_at}" if there else ""
+    raise NotFoundError(f"no completed checkpoint under {root!r} was triggered by {moment}{oldest}")
 
 
 def sought(facts: FactReader, known: Known, job: JobNow, checkpoint_id: int | None) -> Origin:

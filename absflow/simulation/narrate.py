@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from absflow.simulation.clock import Clock
 
-__all__ = ["Story", "line"]
+__all__ = ["Story", "is_interesting", "line"]
+
+# What much goes wrong means: of each line at least one.
+_INTERESTING = (
+    ("crash before the manifest landed", "crash after the manifest landed"),
+    ("batch replayed",),
+    ("rows in flight",),
+    ("two checkpoints in flight", "more than two checkpoints in flight"),
+    ("report lost", "report late", "report duplicate"),
+)
 
 
 def line(now_ms: int, who: str, what: str, checkpoint_id: int | None, detail: str) -> str:
@@ -36,3 +46,15 @@ class Story:
         """Note that a hard case was reached."""
         if when:
             self.marks[case] += 1
+
+
+def is_interesting(marks: Mapping[str, int]) -> bool:
+    """Whether much of what makes the protocol hard was reached in one world.
+
+    A driver that dies while it finalises, a replayed micro-batch, a barrier that overtakes rows,
+    two checkpoints at once, and a report that does not come as it was sent.
+
+    Args:
+        marks: how often each hard case was.
+    """
+    return all(any(marks.get(case) for case in cases) for cases in _INTERESTING)

@@ -48,6 +48,21 @@ def typed_into(command, typed):
     return asked.returncode, seen.decode()
 
 
+def seen_of(command, environment):
+    """What a command that succeeds writes to its standard output, which is a terminal."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command, stdout=theirs, stderr=subprocess.DEVNULL, env=environment
+    ) as running:
+        os.close(theirs)
+        seen = b""
+        while chunk := _read(ours):
+            seen += chunk
+    os.close(ours)
+    assert running.returncode == 0, seen
+    return seen.decode().replace("\r\n", "\n")
+
+
 def _read(terminal):
     try:
         return os.read(terminal, 4096)

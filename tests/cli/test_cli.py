@@ -4,12 +4,13 @@ import base64
 import json
 import os
 import re
+import sys
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from commands_run import document, failure, run, succeed
+from commands_run import document, failure, run, seen_of, succeed
 from shared_roots import CHECKPOINT_HISTORY, KEY_VALUES, write_small_root
 from storage_roots import compact, retire
 
@@ -56,18 +57,59 @@ def by_key(rows):
         ("verify", "--help"),
         ("new", "--help"),
         ("doctor", "--help"),
+        ("changes", "--help"),
+        ("diff", "--help"),
+        ("export", "--help"),
+        ("report", "--help"),
+        ("serve", "--help"),
+        ("stop", "--help"),
+        ("watch", "--help"),
+        ("simulate", "--help"),
+        ("completion", "--help"),
     ],
     ids=" ".join,
 )
 def test_what_is_printed_is_golden(small, arguments):
     """Tables and help look as in golden/; UPDATE_GOLDEN=1 writes them anew."""
-    root = None if "--help" in arguments else small
-    printed = succeed(root, *arguments)
+    is_golden(succeed(None if "--help" in arguments else small, *arguments), arguments)
+
+
+def is_golden(printed, arguments, look=""):
     printed = "".join(line.rstrip() + "\n" for line in printed.splitlines())
-    file = GOLDEN / (re.sub(r"\W+", "-", " ".join(arguments)).strip("-") + ".txt")
+    name = re.sub(r"\W+", "-", " ".join(arguments)).strip("-")
+    file = GOLDEN / f"{name}{look}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         file.write_text(printed, encoding="utf-8")
     assert printed == file.read_text(encoding="utf-8")
+
+
+LOOKS = [
+    ("history",),
+    ("show", "8"),
+    ("show", "7"),
+    ("state", "route-pairs", "--at", "1"),
+    ("diff", "4", "8", "--stage", "aircraft"),
+    ("changes", "aircraft", "--key", "tailnum=N1"),
+    ("verify", "5"),
+    ("show", "--help"),
+]
+
+
+@pytest.mark.parametrize("arguments", LOOKS, ids=" ".join)
+def test_wider_it_is_golden_too(small, arguments):
+    """In 160 columns."""
+    root = None if "--help" in arguments else small
+    is_golden(succeed(root, *arguments, env={"COLUMNS": "160"}), arguments, "-160")
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+@pytest.mark.parametrize("arguments", LOOKS, ids=" ".join)
+def test_on_a_terminal_it_is_golden_too(small, arguments, columns):
+    """With its colours."""
+    root = [] if "--help" in arguments else ["--storage", str(small.path)]
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns)}
+    command = [str(Path(sys.executable).with_name("absflow")), *arguments, *root]
+    is_golden(seen_of(command, environment), arguments, f"-terminal-{columns}")
 
 
 def test_show_without_an_id_is_of_the_latest(small):

@@ -106,6 +106,24 @@ def test_by_keys_alone(opened):
     assert shown(page) == ["c9"]
 
 
+def test_two_checkpoints_beside_each_other(opened):
+    """Any two that the file has details of; what it has not is said."""
+    page = opened()
+    page.get_by_label("Compare checkpoint").fill("4")
+    page.get_by_label("with", exact=True).fill("6")
+    page.get_by_role("button", name="Compare").click()
+    both = page.locator("#compared section")
+    expect(both).to_have_count(2)
+    assert [each.locator("h3").inner_text() for each in both.all()] == [
+        "Checkpoint 4",
+        "Checkpoint 6",
+    ]
+    assert Axe().run(page).violations_count == 0
+    page.get_by_label("with", exact=True).fill("77")
+    page.get_by_role("button", name="Compare").click()
+    expect(both.last).to_have_text("This page has no details of checkpoint 77.")
+
+
 def test_without_javascript(opened):
     """The age is that of the moment; a checkpoint is chosen in the table; nothing offers more."""
     page = opened(java_script_enabled=False)
@@ -114,6 +132,7 @@ def test_without_javascript(opened):
     page.get_by_role("link", name="3", exact=True).click()
     assert shown(page) == ["c3"]
     assert not page.locator("#filter").is_visible()
+    assert not page.locator("#compare").is_visible()
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -172,5 +191,12 @@ def test_the_live_page_follows_the_job(browser, tmp_path):
             expect(page.get_by_role("heading", name="What it has been")).to_be_visible()
             assert Axe().run(page).violations_count == 0
             picture(page, "keys")
+            page.goto(server.url)
+            page.get_by_label("Compare checkpoint").fill("1")
+            page.get_by_role("button", name="Compare").click()
+            expect(page.get_by_role("heading", level=1)).to_contain_text("Checkpoint 1 and")
+            expect(page.get_by_role("heading", name="Keys of the state")).to_be_visible()
+            assert Axe().run(page).violations_count == 0
+            picture(page, "compare")
             page.goto(server.url)
         expect(page.locator("#live")).to_contain_text("what you see is old", timeout=60_000)

@@ -53,7 +53,7 @@ def test_beside_a_driver_it_is_refused(root, started, target):
     done = restore(root, "--from", target, "--yes")
     assert (done.exit_code, done.stdout, started) == (1, "", [])
     assert f"a driver runs the job under {str(root.path)!r} (pid {os.getpid()} on" in done.stderr
-    assert "Stop it first, as by absflow savepoint --stop" in done.stderr
+    assert "Stop it first, as by absflow stop" in done.stderr
     lock.release()
     assert restore(root, "--from", target, "--yes").exit_code == 0
     assert started == [target.rpartition("#")[2]]
@@ -77,6 +77,32 @@ def test_path_and_id_of_the_own_root_is_the_id(root, started, own):
     done = restore(root, "--from", f"{own.format(root.path)}#3")
     assert started == ["3"]
     assert done.stderr == "this is the job's own storage root, so the same as --from 3\n"
+
+
+# -- a time -----------------------------------------------------------------------------------
+
+
+def test_the_checkpoint_of_a_time(root, started):
+    """The newest that was triggered by then; it is said which one that is."""
+    done = restore(root, "--at", "2026-01-02 09:00:45")
+    assert started == ["4"]
+    assert done.stderr == "checkpoint 4 is meant, triggered at 2026-01-02 09:00:40 UTC\n"
+
+
+@pytest.mark.parametrize("given", [(), ("--at", "2026-01-02", "--from", "3")])
+def test_from_and_at_are_one_or_the_other(root, started, given):
+    done = restore(root, *given)
+    assert (done.exit_code, started) == (2, [])
+    assert "Give one of --from and --at" in done.stderr
+
+
+def test_a_time_needs_a_root_that_is_known_here(started):
+    """The program may name it, but has not run yet."""
+    done = CliRunner().invoke(
+        absflow, ["restore", "--at", "2026-01-02", "job.py"], env={"ABSFLOW_STORAGE": None}
+    )
+    assert (done.exit_code, started) == (2, [])
+    assert "--at needs the storage root" in " ".join(done.stderr.split())
 
 
 # -- what it asks -----------------------------------------------------------------------------

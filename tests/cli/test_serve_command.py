@@ -11,7 +11,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from commands_run import failure, succeed
+from commands_run import document, failure, succeed
 from storage_roots import complete
 
 from absflow.cli.report.server import PageServer
@@ -73,6 +73,56 @@ def test_one_key_and_what_it_has_been(server, small):
     assert "What it has been" in text
     assert "1 of 1 keys" in text
     assert f"--key {name}={row[name]}" in text
+
+
+def test_a_key_that_is_null(server, small):
+    """It is a key as others are."""
+    status, _, text = ask(server, "/keys?stage=aircraft&at=1&key.tailnum=&null.tailnum=on")
+    assert status == 200
+    assert "1 of 1 keys" in text
+    assert "--key tailnum --storage" in text
+    assert "What it has been" in text
+
+
+def test_two_checkpoints_beside_each_other(server, small):
+    """Any two; how many keys came, went and changed is what `absflow diff` says."""
+    status, _, text = ask(server, "/compare?earlier=1&later=5")
+    assert status == 200
+    assert "<h1>Checkpoint 1 and checkpoint 5 " in text
+    rows = [row for row in document(small, "diff", "1", "5")["stages"] if row["stage"] != "legs"]
+    assert rows
+    for row in rows:
+        numbers = "".join(
+            f'<td class="number">{row[name]}</td>' for name in ("came", "went", "changed")
+        )
+        assert f'<th scope="row">{row["stage"]}</th>{numbers}' in text
+    status, _, text = ask(server, "/compare?earlier=2&later=8")
+    assert status == 200  # one of them was aborted: it has no stages
+    assert "Keys of the state" not in text
+
+
+def test_one_checkpoint_however_old(server):
+    """The page shows many in its table only."""
+    status, _, text = ask(server, "/checkpoint?id=7")
+    assert status == 200
+    assert "<h1>Checkpoint 7 " in text
+    assert "disk full" in text
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/checkpoint", "is no checkpoint"),
+        ("/checkpoint?id=-1", "is no checkpoint"),
+        ("/checkpoint?id=99", "99"),
+        ("/compare?earlier=1", "later=&#39;&#39; is no checkpoint"),
+        ("/compare?earlier=1&later=%3Cscript%3E", "&lt;script&gt;"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there_is_said(server, path, words):
+    status, _, text = ask(server, path)
+    assert status == 404
+    assert words in text
 
 
 def test_what_is_new_is_shown(tmp_path):

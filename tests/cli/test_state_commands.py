@@ -54,6 +54,12 @@ def test_a_key_that_is_no_key(root):
     assert "no stage" in failure(root, "changes", "y", "--key", "k=b")
 
 
+def test_stages_without_state_are_no_part_of_a_comparison(small):
+    """As one that only forwards a source."""
+    found = document(small, "diff", "1", "5")
+    assert [each["stage"] for each in found["stages"]] == ["aircraft", "route-pairs"]
+
+
 def test_two_checkpoints_are_compared(root):
     """By stage, how many keys came, went and changed; nulls and lists are values like others."""
     found = document(root, "diff", "1", "3")

@@ -85,11 +85,12 @@ class Broker:
         servers: its ``kafka.bootstrap.servers``.
     """
 
-    def __init__(self, folder: Path, **more: object) -> None:
+    def __init__(self, folder: Path, listener: str = "PLAINTEXT", **more: object) -> None:
         """In an empty folder, which is formatted for it.
 
         Args:
             folder: the folder.
+            listener: the name of what clients connect to.
             more: of its conf; ``_`` for a dot.
 
         Raises:
@@ -100,7 +101,7 @@ class Broker:
         self._port, controller = free_ports(2)
         self.servers = f"127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
-        conf = _conf(folder, self._port, controller)
+        conf = _conf(folder, self._port, controller, listener)
         conf |= {name.replace("_", "."): value for name, value in more.items()}
         (folder / "server.properties").write_text(
             "\n".join(f"{name}={value}" for name, value in conf.items())
@@ -165,13 +166,13 @@ class Broker:
 
 
 @contextmanager
-def broker(folder: Path, **more: object) -> Iterator[Broker]:
+def broker(folder: Path, listener: str = "PLAINTEXT", **more: object) -> Iterator[Broker]:
     """A broker for the time of a block; arguments as of :class:`Broker`.
 
     Raises:
         RuntimeError: it did not come up; with the end of its log.
     """
-    made = Broker(folder, **more)
+    made = Broker(folder, listener, **more)
     try:
         made.start()
         yield made
@@ -179,14 +180,14 @@ def broker(folder: Path, **more: object) -> Iterator[Broker]:
         made.stop()
 
 
-def _conf(folder: Path, port: int, controller: int) -> dict[str, object]:
+def _conf(folder: Path, port: int, controller: int, listener: str) -> dict[str, object]:
     return {
         "process.roles": "broker,controller",
         "node.id": 1,
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "listeners": f"{listener}://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"{listener}://127.0.0.1:{port}",
         "log.dirs": folder / "data",
         "auto.create.topics.enable": "false",
         "offsets.topic.num.partitions": 1,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from types import MappingProxyType
 
 import pandas as pd
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -25,16 +26,28 @@ def frame_of(records: Iterable[Message], columns: Sequence[str]) -> pd.DataFrame
     return pd.DataFrame([json.loads(record.value()) for record in records], columns=columns)
 
 
-def make_topic(servers: str, name: str, partitions: int = 3, **config: str) -> None:
-    """Make a topic on the only broker."""
-    admin = AdminClient({"bootstrap.servers": servers})
+def make_topic(
+    servers: str,
+    name: str,
+    partitions: int = 3,
+    client: Mapping[str, str] = MappingProxyType({}),
+    **config: str,
+) -> None:
+    """Make a topic on the only broker; ``client`` is more of the client's conf."""
+    admin = AdminClient({**client, "bootstrap.servers": servers})
     (made,) = admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values()
     made.result(_WAIT_S)
 
 
-def consumed(servers: str, topic: str, level: str = "read_committed") -> list[Message]:
-    """The records of a topic, partition by partition."""
+def consumed(
+    servers: str,
+    topic: str,
+    level: str = "read_committed",
+    client: Mapping[str, str] = MappingProxyType({}),
+) -> list[Message]:
+    """The records of a topic, partition by partition; ``client`` as of :func:`make_topic`."""
     conf = {
+        **client,
         "bootstrap.servers": servers,
         "group.id": "test",
         "isolation.level": level,

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from absflow.cli.commands import absflow
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
@@ -45,3 +47,13 @@ def test_the_commands_that_are_printed_run_the_job_and_its_test(tmp_path: Path) 
     assert "0 aborted, 0 pending" in printed
     assert "2 of 2 keys of visits at checkpoint" in printed
     assert "1 passed" in printed
+    # The examples that the help of these commands ends with, as they stand.
+    ready = "\n".join(commands.splitlines()[:2])
+    for line in (each for each in absflow.commands["doctor"].examples if "--prop" in each):
+        assert "WRONG" not in shell(tmp_path, f"{ready}\n{line}")
+    newest, by_time = absflow.commands["restore"].examples
+    said = shell(tmp_path, f"exec 2>&1\n{ready}\n{newest}")
+    assert re.search(r"job 'visits' started on \S+: attempt 2,", said)
+    # The job is younger than the example.
+    said = shell(tmp_path, f"exec 2>&1\n{ready}\n! {by_time}")
+    assert "no completed checkpoint" in said

@@ -85,7 +85,7 @@ def test_the_command_line_stops_the_job_with_a_drained_savepoint(
     """Its row is the answer; channels and sink hold nothing behind it; a restore is exact."""
     with running(spark, tmp_path) as (run, files):
         ask(tmp_path, incarnation=7, request="for another driver")
-        command = [str(Path(sys.executable).with_name("absflow")), "savepoint", "--stop", "--drain"]
+        command = [str(Path(sys.executable).with_name("absflow")), "stop", "--drain"]
         asked = subprocess.Popen(
             [*command, "--storage", str(tmp_path / "job")], stdout=subprocess.PIPE, text=True
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from absflow.cli import cells, documents
-from absflow.cli.options import on_storage, root_of
+from absflow.cli.options import WithExamples, on_storage, root_of
 from absflow.cli.reader import Reader
 from absflow.cli.report.read import SHOWN, read_page
 from absflow.errors import SettingsError, StorageError
@@ -17,7 +17,11 @@ __all__ = ["report_command", "serve_command"]
 _PORT = 8917
 
 
-@click.command("report")
+@click.command(
+    "report",
+    cls=WithExamples,
+    examples=["absflow report", "absflow report --output page.html --limit 50"],
+)
 @click.option(
     "--output",
     "-o",
@@ -64,7 +68,11 @@ def report_command(
         click.echo(f"wrote {output}, {cells.size(size)}: open it in a browser")
 
 
-@click.command("serve")
+@click.command(
+    "serve",
+    cls=WithExamples,
+    examples=["absflow serve", "absflow serve --port 0"],
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=_PORT, show_default=True)
 @on_storage

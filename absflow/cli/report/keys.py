@@ -35,7 +35,7 @@ class KeysPage:
         keys: how many of them are the key.
         rows: cells, as many as a page has.
         total: how many rows there are.
-        asked: values that columns must have.
+        asked: values that columns must have; None for null.
         past: if one key was asked for: of each checkpoint its cells, the newest first.
         plots: of each column of numbers its line over these checkpoints, the oldest first.
         plot_size: of each.
@@ -49,7 +49,7 @@ class KeysPage:
     keys: int
     rows: tuple[tuple[str, ...], ...]
     total: int
-    asked: Mapping[str, str]
+    asked: Mapping[str, str | None]
     past: tuple[tuple[str, ...], ...]
     plots: tuple[tuple[str, Line], ...]
     plot_size: tuple[float, float] = _PLOT
@@ -61,7 +61,7 @@ def read_keys(reader: Reader, query: Mapping[str, str]) -> KeysPage:
     Args:
         reader: of the storage root.
         query: ``stage``; ``at``, a checkpoint, or the newest; and for columns ``key.NAME`` the
-            value, as ``absflow state --json`` prints it.
+            value, as ``absflow state --json`` prints it, or ``null.NAME`` for null.
 
     Raises:
         NotFoundError: there is no such stage, checkpoint or column, or no such value.
@@ -72,7 +72,10 @@ def read_keys(reader: Reader, query: Mapping[str, str]) -> KeysPage:
     at = query.get("at", "")
     if at and not at.isdecimal():
         raise NotFoundError(f"at={at!r} is no checkpoint's id")
-    asked = {n.removeprefix("key."): v for n, v in query.items() if n.startswith("key.") and v}
+    asked: dict[str, str | None] = {
+        n.removeprefix("key."): v for n, v in query.items() if n.startswith("key.") and v
+    }
+    asked |= {n.removeprefix("null."): None for n in query if n.startswith("null.")}
     found = reader.state(stage, int(at) if at else None, asked)
     names = [*found.columns.key, *found.columns.state]
     whole = asked.keys() >= {*found.columns.key}

@@ -30,6 +30,26 @@ addEventListener("keydown", (event) => {
   const next = order[Math.min(order.length - 1, Math.max(0, now + step))];
   if (next) { location.hash = next; event.preventDefault(); }
 });
+// Where a server is, it compares; a file shows two of its checkpoints side by side.
+const compares = () => {
+  const form = $("compare");
+  if (!form || "live" in document.body.dataset) return;
+  form.hidden = false;
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const ids = ["earlier", "later"].map((name) => form.elements[name].value.trim());
+    $("compared").replaceChildren(...ids.map((id) => {
+      const found = document.getElementById(`c${id}`), shown = document.createElement("section");
+      if (!found) {
+        shown.textContent = `This page has no details of checkpoint ${id}.`;
+        return shown;
+      }
+      shown.append(...[...found.children].map((child) => child.cloneNode(true)));
+      for (const child of shown.querySelectorAll("[id]")) child.removeAttribute("id");
+      return shown;
+    }));
+  });
+};
 const follow = async () => {
   let said = "this page follows the job";
   try {
@@ -54,5 +74,5 @@ const follow = async () => {
   if ($("live")) $("live").textContent = said;
   setTimeout(follow, 5000);
 };
-say(), sift(), setInterval(say, 1000);
+say(), sift(), compares(), setInterval(say, 1000);
 if ("live" in document.body.dataset) setTimeout(follow, 5000);

@@ -36,7 +36,7 @@ def read_page(reader: Reader, limit: int, properties_file: Path | None = None) -
         reader.history(limit),
         reader.inputs(),
         [*_attempts(reader)],
-        reader.sizes(),
+        _sizes(reader),
         grouped(reader.retention(policy).reasons),
         datetime.now(timezone.utc),
     )
@@ -52,3 +52,16 @@ def _attempts(reader: Reader) -> Iterator[AttemptLine]:
             str(attempt.origin) if attempt.origin else "",
             {},
         )
+
+
+def _sizes(reader: Reader) -> list[tuple[str, int, int]]:
+    """Each table below the root: its path there, and the files and bytes that its log names."""
+    layout, storage = reader.layout, reader.storage
+    tables = [layout.attempts, layout.barriers, layout.overtakes, layout.checkpoints]
+    tables += [layout.state(name) for name in storage.names(layout.states)]
+    tables += [layout.late(name) for name in storage.names(layout.lates)]
+    for stage in storage.names(layout.channels):
+        folder = f"{layout.channels}/{stage}"
+        tables += [f"{folder}/{name}" for name in storage.names(folder)]
+    there = (each for each in tables if storage.names(f"{each}/_delta_log"))
+    return [(each.removeprefix(f"{layout.root}/"), *storage.size(each)) for each in there]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
@@ -10,12 +11,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from absflow.cli.records import PHASES
+from absflow.cli.report.compare import KEY_COLUMNS, Compared
 from absflow.cli.report.detail import TIMELINE
 from absflow.cli.report.keys import KeysPage
 from absflow.cli.report.model import INPUT_COLUMNS, STAGE_COLUMNS, Page
 from absflow.cli.report.page import STRIP, TREND
 
-__all__ = ["render", "render_keys", "render_problem"]
+__all__ = ["render", "render_compared", "render_keys", "render_problem"]
 
 # A browser opens so many rows of stages at once; older checkpoints are in the table only.
 _STAGE_ROWS = 2000
@@ -23,6 +25,13 @@ _STAGE_ROWS = 2000
 _ODD = {code: "\ufffd" for code in (*range(9), 11, 12, *range(14, 32), *range(127, 160))}
 _ODD |= {code: "" for code in (0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 _LONGEST = 2000
+# What the template needs that shows a checkpoint.
+_OF_CHECKPOINTS: Mapping[str, object] = {
+    "phases": PHASES,
+    "stage_columns": STAGE_COLUMNS,
+    "input_columns": INPUT_COLUMNS,
+    "timeline": TIMELINE,
+}
 
 
 def render(page: Page, *, live: bool = False) -> str:
@@ -40,14 +49,22 @@ def render(page: Page, *, live: bool = False) -> str:
             detailed=detailed,
             live=live,
             quoted_root=shlex.quote(page.root),
-            phases=PHASES,
-            stage_columns=STAGE_COLUMNS,
-            input_columns=INPUT_COLUMNS,
             strip=STRIP,
             trend_size=TREND,
-            timeline=TIMELINE,
+            **_OF_CHECKPOINTS,
             style=_own("page.css"),
             script=_own("page.js"),
+        )
+    )
+
+
+def render_compared(compared: Compared) -> str:
+    """One checkpoint, or two beside each other, as HTML."""
+    return (
+        _environment()
+        .get_template("compare.html.jinja")
+        .render(
+            compared=compared, key_columns=KEY_COLUMNS, style=_own("page.css"), **_OF_CHECKPOINTS
         )
     )
 

@@ -20,11 +20,17 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from absflow.cli.reader import Reader
+from absflow.cli.report.compare import read_compared, read_one
 from absflow.cli.report.keys import read_keys
 from absflow.cli.report.metrics import CONTENT_TYPE as _METRICS
 from absflow.cli.report.metrics import metrics
 from absflow.cli.report.read import SHOWN, read_page
-from absflow.cli.report.render import render, render_keys, render_problem
+from absflow.cli.report.render import (
+    render,
+    render_compared,
+    render_keys,
+    render_problem,
+)
 from absflow.errors import AbsflowError
 
 __all__ = ["PageServer"]
@@ -89,6 +95,14 @@ class PageServer(ThreadingHTTPServer):
         """The state of a stage, or of one key of it."""
         return render_keys(read_keys(Reader(self._root), query))
 
+    def compared(self, query: Mapping[str, str]) -> str:
+        """Two checkpoints beside each other."""
+        return render_compared(read_compared(Reader(self._root), query))
+
+    def checkpoint(self, query: Mapping[str, str]) -> str:
+        """One checkpoint, however old."""
+        return render_compared(read_one(Reader(self._root), query))
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: PageServer
@@ -102,6 +116,8 @@ class _Handler(BaseHTTPRequestHandler):
         answers: dict[str, tuple[str, Callable[[], str]]] = {
             "/": (_HTML, self.server.page),
             "/keys": (_HTML, lambda: self.server.keys(query)),
+            "/compare": (_HTML, lambda: self.server.compared(query)),
+            "/checkpoint": (_HTML, lambda: self.server.checkpoint(query)),
             "/metrics": (_METRICS, self.server.metrics),
         }
         if len(self.path) > _LONGEST_PATH:
