@@ -234,9 +234,10 @@ def _command(name: str, command: click.Command) -> str:
     usage = " ".join(command.collect_usage_pieces(context)[1:])
     options = [
         record
-        for parameter in command.get_params(context)
-        if parameter.name not in {"help", "storage", "properties_file", "as_json"}
+        for parameter in command.params  # without --help
+        if parameter.name not in {"storage", "properties_file", "as_json"}
         and (record := parameter.get_help_record(context)) is not None
+        and record[1]
     ]
     examples = "\n".join(f"    {line}" for line in command.examples)
     return "\n\n".join(
@@ -248,6 +249,7 @@ def _command(name: str, command: click.Command) -> str:
                 if options
                 else []
             ),
+            "Examples:",
             examples,
         ]
     )

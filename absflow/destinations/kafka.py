@@ -206,7 +206,8 @@ class KafkaSink(TransactionalSink):
         """
         # The answer to a call says little; why there is none comes this way, as a wrong password.
         seen: list[KafkaError] = []
-        admin = AdminClient({**self._client(), "error_cb": seen.append})
+        conf: dict[str, Any] = {**self._client(), "error_cb": seen.append}
+        admin = AdminClient(conf)
         try:
             yield admin
         except KafkaException as error:

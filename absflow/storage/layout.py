@@ -102,6 +102,11 @@ class Layout:
         """Table: requests from outside, written by the command line."""
         return f"{self.root}/requests"
 
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """Tables: all that the driver writes facts into."""
+        return self.attempts, self.barriers, self.overtakes, self.checkpoints
+
     def state(self, table: str) -> str:
         """Table: a state history; ``table`` is the stage's name, until its columns change."""
         return f"{self.root}/state/{table}"

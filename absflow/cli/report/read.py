@@ -57,7 +57,7 @@ def _attempts(reader: Reader) -> Iterator[AttemptLine]:
 def _sizes(reader: Reader) -> list[tuple[str, int, int]]:
     """Each table below the root: its path there, and the files and bytes that its log names."""
     layout, storage = reader.layout, reader.storage
-    tables = [layout.attempts, layout.barriers, layout.overtakes, layout.checkpoints]
+    tables = [*layout.facts]
     tables += [layout.state(name) for name in storage.names(layout.states)]
     tables += [layout.late(name) for name in storage.names(layout.lates)]
     for stage in storage.names(layout.channels):
