@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType, _parse_datatype_string
+from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
+from absflow import ddl
 from absflow.columnar.restore_packer import Migration
 from absflow.errors import GraphError
 from absflow.graph.nodes import StageNode, Upgrade
@@ -58,10 +60,18 @@ def declared_type(stage: str, what: str, declared: str | StructType) -> StructTy
     if isinstance(declared, StructType):
         return declared
     try:
-        parsed = _parse_datatype_string(declared)
-    except PySparkException as error:
+        parsed = _parsed(declared)
+    except (PySparkException, ValueError) as error:
+        said = error.getMessage() if isinstance(error, PySparkException) else str(error)
         raise GraphError(
             f"stage {stage!r}: {what} {declared!r} is not Spark DDL such as "
-            f"'legs long, delay double' ({error.getMessage().splitlines()[0]})"
+            f"'legs long, delay double' ({said.splitlines()[0]})"
         ) from error
     return parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
+
+
+def _parsed(text: str) -> DataType:
+    """By Spark's own parser, which is in the JVM; by ours where there is none, as in a test."""
+    if SparkContext._active_spark_context is None:
+        return ddl.parsed(text)
+    return _parse_datatype_string(text)

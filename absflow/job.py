@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from absflow.columnar.restore_packer import Migration
-from absflow.declared import called, declared_columns, declared_upgrade
+from absflow.declared import declared_upgrade
 from absflow.declared_functions import (
     AnyProcess,
     AnyTimerFunction,
@@ -22,8 +22,8 @@ from absflow.declared_functions import (
     FunctionsAsked,
     declared_functions,
     declared_initial,
-    needs_event_time,
 )
+from absflow.declared_stage import check_called, declared_stage
 from absflow.errors import AbsflowError, GraphError
 from absflow.graph.check import check
 from absflow.graph.nodes import Graph, SinkNode, SourceNode, StageNode
@@ -39,11 +39,10 @@ from absflow.spark.start.initial_state import check_initial
 from absflow.spark.start.restore_plan import RestorePlan
 from absflow.spark.start.savepoint_writer import write_savepoint
 from absflow.spark.versions import check_versions
-from absflow.spark.worker.sendable import check_sendable
 from absflow.storage.root import StorageRoot
 from absflow.transactional import TransactionalSink
-from absflow.ttl import Ttl, declared_expiry
-from absflow.watermark import Watermark, declared_delay, root_time
+from absflow.ttl import Ttl
+from absflow.watermark import Watermark, root_time
 
 __all__ = ["AnyProcess", "AnyTimerFunction", "Job", "Node"]
 
@@ -181,18 +180,16 @@ class Job:
             GraphError: something here cannot be read; the graph itself is checked at the start.
         """
         functions = self._called(name, inputs, process, form, state, on_timer, timeout, time_mode)
-        node = StageNode(
+        node = declared_stage(
             name,
             _names(inputs),
-            key=(key,) if isinstance(key, str) else tuple(key),
-            state=declared_columns(name, "state", functions.state),
-            output=declared_columns(name, "output", output),
-            process=functions.process,
-            upgrade=declared_upgrade(renamed_from, defaults, migrate, timeout),
-            on_timer=functions.on_timer,
-            expiry=declared_expiry(name, ttl),
+            functions,
+            key=key,
+            output=output,
+            ttl=ttl,
             output_time=output_time,
-            watermark_delay=declared_delay(name, watermark_delay),
+            watermark_delay=watermark_delay,
+            upgrade=declared_upgrade(renamed_from, defaults, migrate, timeout),
         )
         return self._with(node, functions, initial_state)
 
@@ -358,12 +355,7 @@ class Job:
             at_least_once=settings.checkpoint_mode == "at-least-once",
         )
         for node in self._stages:
-            check_sendable(node.name, called(node))
-            if needs_event_time(node.on_timer) and not graph.stages[node.name].timed:
-                raise GraphError(
-                    f'stage {node.name!r} has time_mode "EventTime", but none of its inputs has '
-                    "event time; declare source(..., event_time=...)"
-                )
+            check_called(node, timed=graph.stages[node.name].timed)
         check_initial(graph, self._initial)
         spec = JobSpec(graph, settings, self._frames, self._checked_sinks(graph), self._initial)
         self._check_places(settings)

@@ -27,6 +27,7 @@ from absflow.spark.worker.processor import ProcessorFunction
 __all__ = [
     "ARROW_ROWS",
     "alignment_property",
+    "close_processors",
     "freeze_loaded_modules",
     "stage_function",
     "this_task",
@@ -92,12 +93,21 @@ def stage_function(
             out = edge.repack(out, number, task.partitionId())
         yield from _frames(out, page_bytes)
         files.finish()  # Spark keeps the names of what was written once this has returned
-        functions: tuple[object, ...] = (*spec.process.values(), spec.on_timer)
-        for function in functions:
-            if isinstance(function, ProcessorFunction):
-                function.close()
+        close_processors(spec)
 
     return run
+
+
+def close_processors(spec: StageSpec) -> None:
+    """At the end of a task: close what it has initialised.
+
+    Raises:
+        ProcessError: the ``close`` of a processor raised.
+    """
+    functions: tuple[object, ...] = (*spec.process.values(), spec.on_timer)
+    for function in functions:
+        if isinstance(function, ProcessorFunction):
+            function.close()
 
 
 def _pages(frames: Iterable[pd.DataFrame]) -> Iterator[Page]:
