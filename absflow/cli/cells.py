@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["NONE", "count", "duration", "listed", "pairs", "size", "table", "time"]
+from absflow.drawing.words import NONE, count, duration, precise_time, size, time
 
-NONE = "-"
+__all__ = [
+    "NONE",
+    "count",
+    "duration",
+    "listed",
+    "pairs",
+    "precise_time",
+    "size",
+    "table",
+    "time",
+]
 
 
 def listed(what: str, sentences: Iterable[str], style: str = "") -> Table:
@@ -46,46 +55,3 @@ def pairs(lines: Iterable[tuple[str, str | Text]]) -> Table:
     for name, value in lines:
         grid.add_row(name, value)
     return grid
-
-
-def time(moment: datetime) -> str:
-    """To the second, without its zone."""
-    return moment.strftime("%Y-%m-%d %H:%M:%S")
-
-
-def precise_time(moment: datetime) -> str:
-    """As :func:`time`, to the microsecond."""
-    return f"{moment:%Y-%m-%d %H:%M:%S.%f}"
-
-
-def duration(ms: float | None) -> str:
-    """In the unit that fits; None is none."""
-    if ms is None:
-        return NONE
-    seconds = ms / 1000
-    if seconds < 1:
-        return f"{ms:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes = round(seconds) // 60
-    if minutes < 60:
-        return f"{minutes} min {round(seconds) % 60:02} s"
-    hours = minutes // 60
-    if hours < 48:
-        return f"{hours} h {minutes % 60:02} min"
-    return f"{hours // 24} d {hours % 24} h"
-
-
-def count(number: int) -> str:
-    """With thousands apart."""
-    return f"{number:,}"
-
-
-def size(number: int) -> str:
-    """Bytes in the unit that fits."""
-    value = float(number)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.95 or unit == "GB":
-            break
-        value /= 1000
-    return f"{number} B" if unit == "B" else f"{value:,.1f} {unit}"

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 
+from absflow.drawing.words import PHASES
 from absflow.facts.records import CheckpointRecord
 from absflow.protocol.checkpoints import StageColumns, StageReport
 from absflow.protocol.recovery.attempts import Origin
@@ -22,15 +23,6 @@ __all__ = [
     "StatusRecord",
     "total_ms",
 ]
-
-# The phases of a stage in the order of time, and what each is called.
-PHASES = {
-    "start_delay_ms": "start delay",
-    "alignment_ms": "alignment",
-    "sync_ms": "sync",
-    "commit_ms": "commit",
-    "async_ms": "async",
-}
 
 
 def total_ms(report: StageReport) -> int:

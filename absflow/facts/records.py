@@ -12,12 +12,17 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any
 
+from absflow.drawing import words
+from absflow.drawing.checkpoint import checkpoint_html
+from absflow.drawing.pictures import Bar
+from absflow.drawing.shapes import Box
 from absflow.protocol import event_time
 from absflow.protocol.alignment_state import Barrier
 from absflow.protocol.checkpoints import (
     AttemptFact,
     ChannelState,
     FactKind,
+    FailureReason,
     Kind,
     Manifest,
     SetDigest,
@@ -45,6 +50,7 @@ __all__ = [
     "millis",
     "ready_of",
     "request_row",
+    "sentence_of",
     "stage_of",
     "stage_row",
     "timestamp",
@@ -137,6 +143,51 @@ class CheckpointRecord:
     def title(self) -> str:
         """What people call it."""
         return f"{self.kind.value.lower()} {self.checkpoint_id}"
+
+    @property
+    def line(self) -> str:
+        """What is said of it in one line."""
+        ended = self.duration_ms is not None
+        took = f", {words.duration(self.duration_ms)}" if ended else ""
+        why = f": {sentence_of(self.reason)}" if self.reason else ""
+        left = ", abandoned by a restore" if self.abandoned else ""
+        return f"{self.title}, {self.status.value}{took}{left}{why}"
+
+    def bar(self, box: Box, *, restored: bool = False) -> Bar:
+        """What a strip shows of it; ``restored`` if an attempt begins with it."""
+        return Bar(
+            box,
+            self.checkpoint_id,
+            "abandoned" if self.abandoned else self.status.value.lower(),
+            self.kind is Kind.SAVEPOINT,
+            any(stage.in_flight for stage in self.stages),
+            restored,
+            self.line,
+        )
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it."""
+        beside = ", abandoned by a restore" if self.abandoned else ""
+        pairs = [
+            ("status", self.status.value + beside),
+            ("attempt", str(self.attempt)),
+            ("triggered", f"{words.time(self.triggered_at)} UTC"),
+            ("base", f"checkpoint {self.base_id}" if self.base_id else "none: full"),
+        ]
+        if self.ended_at is not None:
+            pairs.append(("ended", f"{words.time(self.ended_at)} UTC"))
+            pairs.append(("duration", words.duration(self.duration_ms)))
+        if self.reason:
+            pairs.append(("why", sentence_of(self.reason) or self.reason))
+        if self.cause:
+            pairs.append(("seen", self.cause))
+        stages = [stage.shown(self.checkpoint_id) for stage in self.stages]
+        return checkpoint_html(self.title, pairs, stages, self.duration_ms)
+
+
+def sentence_of(code: str | None) -> str | None:
+    """What people read for a reason's code; None for a code of another version."""
+    return next((r.sentence for r in FailureReason if r.code == code), None)
 
 
 def written_savepoints(rows: Iterable[Mapping[str, Any]]) -> dict[int, WrittenSavepoint]:

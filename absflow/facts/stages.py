@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from absflow.errors import NotFoundError
-from absflow.facts.records import AttemptRecord
-from absflow.protocol.checkpoints import AttemptFact, FailureReason, StageColumns
+from absflow.facts.records import AttemptRecord, sentence_of
+from absflow.protocol.checkpoints import AttemptFact, StageColumns
 from absflow.protocol.known import Completion
 from absflow.protocol.recovery.savepoint_writer import NO_ATTEMPT
 
@@ -161,11 +161,6 @@ def no_stage_in_checkpoint(stage: str, checkpoint_id: int, has: Iterable[str]) -
     return NotFoundError(
         f"checkpoint {checkpoint_id} holds nothing of stage {stage!r}; it has {_names(has)}"
     )
-
-
-def sentence_of(code: str | None) -> str | None:
-    """What people read for a reason's code; None for a code of another version."""
-    return next((r.sentence for r in FailureReason if r.code == code), None)
 
 
 def _names(names: Iterable[str]) -> str:

@@ -11,7 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from absflow.protocol.event_time import EventTime
+from absflow.drawing import words
+from absflow.drawing.checkpoint import ShownStage, checkpoint_html
+from absflow.drawing.words import PHASES
+from absflow.protocol.event_time import EventTime, to_datetime
 from absflow.protocol.load import Load
 
 __all__ = [
@@ -228,6 +231,25 @@ class StageManifest:
     load: Load | None = None
     sets: tuple[SetDigest, ...] = ()
 
+    def shown(self, checkpoint_id: int) -> ShownStage:
+        """What a notebook shows of it in a checkpoint."""
+        report = self.report
+        reached = None if report.time is None else to_datetime(report.time.stage.value)
+        return ShownStage(
+            report.stage,
+            report.checkpoint_id == checkpoint_id,
+            {name: getattr(report, name) for name in PHASES},
+            report.rows_changed,
+            report.keys_total,
+            report.bytes_changed,
+            report.bytes_total,
+            sum(state.rows for state in self.in_flight),
+            report.late_rows,
+            "" if reached is None else words.time(reached),
+            len(self.lineage),
+            report.positions,
+        )
+
 
 def own_reports(checkpoint_id: int, stages: Iterable[StageManifest]) -> list[StageReport]:
     """The reports of this very checkpoint; a stage that had ended repeats an older one."""
@@ -254,6 +276,21 @@ class Manifest:
     def stage(self, name: str) -> StageManifest | None:
         """The part of ``name``, None if the stage is not in this checkpoint."""
         return next((s for s in self.stages if s.report.stage == name), None)
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it."""
+        triggered = to_datetime(self.triggered_ms * 1_000)
+        assert triggered is not None
+        pairs = [
+            ("triggered", f"{words.time(triggered)} UTC"),
+            ("base", f"checkpoint {self.base_id}" if self.base_id else "none: full"),
+        ]
+        if self.derived_from is not None:
+            made = f"checkpoint {self.derived_from}" if self.derived_from else "nothing"
+            pairs.append(("written from", made))
+        title = f"manifest of {self.kind.value.lower()} {self.checkpoint_id}"
+        stages = [stage.shown(self.checkpoint_id) for stage in self.stages]
+        return checkpoint_html(title, pairs, stages, None)
 
 
 @dataclass(frozen=True, slots=True)

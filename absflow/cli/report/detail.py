@@ -5,16 +5,15 @@ from __future__ import annotations
 from absflow.cli import cells
 from absflow.cli.records import PHASES, total_ms
 from absflow.cli.report.model import Detail, Phases
-from absflow.cli.report.shapes import side_by_side
 from absflow.cli.tables import size_cells
+from absflow.drawing.pictures import TIMELINE
+from absflow.drawing.shapes import side_by_side
 from absflow.facts.records import CheckpointRecord
 from absflow.facts.stages import sentence_of
 from absflow.protocol.checkpoints import StageManifest, own_reports
 from absflow.protocol.event_time import holding_back, to_datetime
 
-__all__ = ["TIMELINE", "detail_of"]
-
-TIMELINE = 1000.0
+__all__ = ["detail_of"]
 
 
 def detail_of(record: CheckpointRecord, before: CheckpointRecord | None) -> Detail:

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from absflow.cli import cells, documents
 from absflow.cli.reader import Reader
-from absflow.cli.report.shapes import Line, line
+from absflow.drawing.shapes import Line, line
 from absflow.errors import NotFoundError
 from absflow.facts.stages import find_stage
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from absflow.cli.report.shapes import Box, Edge, Line
+from absflow.drawing.pictures import Bar, Node
+from absflow.drawing.shapes import Box, Edge, Line
 
 __all__ = [
     "INPUT_COLUMNS",
     "STAGE_COLUMNS",
     "AttemptLine",
-    "Bar",
     "Detail",
     "Page",
     "Phases",
-    "StageNode",
     "Trend",
 ]
 
@@ -35,46 +34,6 @@ class AttemptLine:
     started: str
     origin: str
     counts: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class StageNode:
-    """A box of the graph.
-
-    Attributes:
-        box: where.
-        source: whether it is a source of the job, no stage.
-        lines: what is said in it.
-        busy: share of the last minute, 0 to 1; None if it is not known.
-    """
-
-    box: Box
-    source: bool
-    lines: tuple[str, ...]
-    busy: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A checkpoint in the strip.
-
-    Attributes:
-        box: where.
-        id: the checkpoint.
-        kind: the class of its outcome: completed, aborted, pending, deleted or abandoned.
-        savepoint: it is one.
-        overtaken: it overtook rows.
-        restored: an attempt begins with it.
-        title: what is said of it.
-    """
-
-    box: Box
-    id: int
-    kind: str
-    savepoint: bool
-    overtaken: bool
-    restored: bool
-    title: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +141,7 @@ class Page:
     last_ended: str
     last_age: str
     counts: Mapping[str, int]
-    nodes: tuple[StageNode, ...]
+    nodes: tuple[Node, ...]
     edges: tuple[tuple[Edge, str], ...]
     graph_size: tuple[float, float]
     bars: tuple[Bar, ...]

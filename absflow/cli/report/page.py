@@ -10,20 +10,18 @@ from itertools import pairwise
 from absflow.cli import cells
 from absflow.cli.records import StatusRecord
 from absflow.cli.report.detail import detail_of
-from absflow.cli.report.model import AttemptLine, Bar, Page, StageNode, Trend
-from absflow.cli.report.shapes import Box, Edge, graph, line, strip
+from absflow.cli.report.model import AttemptLine, Page, Trend
+from absflow.drawing.pictures import Bar, Node, bars_of, graph_shapes
+from absflow.drawing.shapes import Box, Edge, line
 from absflow.facts.listing import HistoryRecord
 from absflow.facts.records import CheckpointRecord
-from absflow.facts.stages import sentence_of
-from absflow.protocol.checkpoints import Kind, StageManifest, Status, own_reports
+from absflow.protocol.checkpoints import StageManifest, Status, own_reports
 from absflow.protocol.event_time import to_datetime
 
-__all__ = ["STRIP", "TREND", "page_of"]
+__all__ = ["TREND", "page_of"]
 
 _Text = Callable[[float], str]
-STRIP = (1000.0, 120.0)
 TREND = (480.0, 110.0)
-_NODE, _GAP = (215.0, 64.0), (80.0, 18.0)
 
 
 def page_of(
@@ -90,24 +88,22 @@ def _head(status: StatusRecord) -> tuple[tuple[str, str], ...]:
 
 def _graph(
     last: CheckpointRecord | None, inputs: Mapping[str, Sequence[str]]
-) -> tuple[tuple[StageNode, ...], tuple[tuple[Edge, str], ...], tuple[float, float]]:
-    boxes, edges = graph(inputs, _NODE, _GAP)
+) -> tuple[tuple[Node, ...], tuple[tuple[Edge, str], ...], tuple[float, float]]:
+    boxes, edges, size = graph_shapes(inputs)
     stages = {s.report.stage: s for s in last.stages} if last else {}
     nodes = tuple(_node(box, box.name not in inputs, stages.get(box.name)) for box in boxes)
-    width = max((box.x + box.width for box in boxes), default=0.0)
-    height = max((box.y + box.height for box in boxes), default=0.0)
     texts = tuple((edge, _unread(edge, stages.get(edge.target))) for edge in edges)
-    return nodes, texts, (width, height)
+    return nodes, texts, size
 
 
-def _node(box: Box, source: bool, stage: StageManifest | None) -> StageNode:
+def _node(box: Box, source: bool, stage: StageManifest | None) -> Node:
     if source or stage is None:
-        return StageNode(box, source, (), None)
+        return Node(box, "source" if source else "stage")
     report, load = stage.report, stage.load
     lines = [f"{cells.count(report.keys_total)} keys, {cells.size(report.bytes_total)}"]
     if report.time is not None and (reached := to_datetime(report.time.stage.value)) is not None:
         lines.append(f"watermark {cells.time(reached)}")
-    return StageNode(box, source, tuple(lines), None if load is None else load.busy)
+    return Node(box, "stage", tuple(lines), None if load is None else load.busy)
 
 
 def _unread(edge: Edge, stage: StageManifest | None) -> str:
@@ -119,30 +115,14 @@ def _unread(edge: Edge, stage: StageManifest | None) -> str:
 
 
 def _bars(shown: Sequence[CheckpointRecord], attempts: Sequence[AttemptLine]) -> tuple[Bar, ...]:
-    boxes = strip([float(r.duration_ms or 0) for r in shown], *STRIP)
+    boxes = bars_of([float(r.duration_ms or 0) for r in shown])
     first: dict[int, int] = {}
     for record in shown:
         first.setdefault(record.attempt, record.checkpoint_id)
     begun = {first[a.attempt] for a in attempts if a.origin and a.attempt in first}
     return tuple(
-        Bar(
-            box,
-            r.checkpoint_id,
-            "abandoned" if r.abandoned else r.status.value.lower(),
-            r.kind is Kind.SAVEPOINT,
-            any(stage.in_flight for stage in r.stages),
-            r.checkpoint_id in begun,
-            _title(r),
-        )
-        for box, r in zip(boxes, shown, strict=True)
+        r.bar(box, restored=r.checkpoint_id in begun) for box, r in zip(boxes, shown, strict=True)
     )
-
-
-def _title(record: CheckpointRecord) -> str:
-    ended = f", {cells.duration(record.duration_ms)}" if record.duration_ms is not None else ""
-    why = f": {sentence_of(record.reason)}" if record.reason else ""
-    left = ", abandoned by a restore" if record.abandoned else ""
-    return f"{record.title}, {record.status.value}{ended}{left}{why}"
 
 
 def _trends(completed: Sequence[CheckpointRecord]) -> tuple[Trend, ...]:

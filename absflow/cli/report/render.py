@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 
@@ -12,25 +12,21 @@ from markupsafe import Markup
 
 from absflow.cli.records import PHASES
 from absflow.cli.report.compare import KEY_COLUMNS, Compared
-from absflow.cli.report.detail import TIMELINE
 from absflow.cli.report.keys import KeysPage
 from absflow.cli.report.model import INPUT_COLUMNS, STAGE_COLUMNS, Page
-from absflow.cli.report.page import STRIP, TREND
+from absflow.cli.report.page import TREND
+from absflow.drawing import html, pictures
+from absflow.drawing.html import plain
 
 __all__ = ["render", "render_compared", "render_keys", "render_problem"]
 
 # A browser opens so many rows of stages at once; older checkpoints are in the table only.
 _STAGE_ROWS = 2000
-# Control characters are no text of HTML, and marks of direction would turn what stands beside them.
-_ODD = {code: "\ufffd" for code in (*range(9), 11, 12, *range(14, 32), *range(127, 160))}
-_ODD |= {code: "" for code in (0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
-_LONGEST = 2000
 # What the template needs that shows a checkpoint.
 _OF_CHECKPOINTS: Mapping[str, object] = {
     "phases": PHASES,
     "stage_columns": STAGE_COLUMNS,
     "input_columns": INPUT_COLUMNS,
-    "timeline": TIMELINE,
 }
 
 
@@ -47,12 +43,12 @@ def render(page: Page, *, live: bool = False) -> str:
         .render(
             page=page,
             detailed=detailed,
+            links={bar.id: f"#{'c' if bar.id in detailed else 'r'}{bar.id}" for bar in page.bars},
             live=live,
             quoted_root=shlex.quote(page.root),
-            strip=STRIP,
             trend_size=TREND,
             **_OF_CHECKPOINTS,
-            style=_own("page.css"),
+            style=_style(),
             script=_own("page.js"),
         )
     )
@@ -63,21 +59,19 @@ def render_compared(compared: Compared) -> str:
     return (
         _environment()
         .get_template("compare.html.jinja")
-        .render(
-            compared=compared, key_columns=KEY_COLUMNS, style=_own("page.css"), **_OF_CHECKPOINTS
-        )
+        .render(compared=compared, key_columns=KEY_COLUMNS, style=_style(), **_OF_CHECKPOINTS)
     )
 
 
 def render_keys(keys: KeysPage) -> str:
     """The state of keys as HTML."""
-    return _environment().get_template("keys.html.jinja").render(keys=keys, style=_own("page.css"))
+    return _environment().get_template("keys.html.jinja").render(keys=keys, style=_style())
 
 
 def render_problem(words: str) -> str:
     """What a server says instead of a page."""
     template = _environment().get_template("problem.html.jinja")
-    return template.render(words=words, style=_own("page.css"))
+    return template.render(words=words, style=_style())
 
 
 @cache
@@ -90,20 +84,31 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"shortened": _shortened, "quoted": shlex.quote}
+    made.filters |= {"quoted": shlex.quote}
+    drawn: dict[str, Callable[..., str]] = {
+        "grid": html.table,
+        "graph_picture": pictures.graph_picture,
+        "strip_picture": pictures.strip_picture,
+        "timeline_picture": pictures.timeline_picture,
+    }
+    # What they make is HTML, and all names in it are escaped.
+    made.globals |= {name: _marked(function) for name, function in drawn.items()}
     return made
+
+
+def _marked(function: Callable[..., str]) -> Callable[..., Markup]:
+    return lambda *args: Markup(function(*args))
 
 
 def _plain(value: object) -> object:
     """A text as it can stand in HTML; what is very long is cut."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    text = value.translate(_ODD)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return plain(value)
 
 
-def _shortened(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _style() -> Markup:
+    return Markup(html.style()) + _own("page.css")
 
 
 def _own(name: str) -> Markup:

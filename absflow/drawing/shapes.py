@@ -1,4 +1,4 @@
-"""Where the shapes of the page's pictures are; numbers in, numbers out.
+"""Where the shapes of pictures are; numbers in, numbers out.
 
 All pictures are drawn in units of their own (SVG's ``viewBox``), y downwards.
 """

@@ -1,4 +1,4 @@
-"""Where the shapes of the page's pictures are."""
+"""Where the shapes of pictures are."""
 
 import itertools
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from absflow.cli.report.shapes import graph, line, side_by_side, strip, ticks
+from absflow.drawing.shapes import graph, line, side_by_side, strip, ticks
 
 NUMBERS = st.integers(0, 10**12).map(float)
 

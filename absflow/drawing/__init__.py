@@ -1,0 +1,1 @@
+"""HTML and SVG for people: of the checkpoint page, and of what a notebook shows. Plain Python."""
