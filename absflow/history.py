@@ -10,26 +10,24 @@ pyspark is imported by whoever has a session; here it is not, so that ``import a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from absflow.errors import NotFoundError
-from absflow.facts.absent import no_checkpoint, no_history, no_late_rows
+from absflow.facts.absent import no_history, no_late_rows
 from absflow.facts.attempts import job_now, read_attempts
+from absflow.facts.listing import checkpoints, newest
 from absflow.facts.overview import checkpoint_rows, stage_rows
 from absflow.facts.reading import FactReader
+from absflow.facts.records import CheckpointRecord
 from absflow.facts.stages import (
     Stages,
     check_key,
     find_stage,
-    no_stage_in_checkpoint,
     stages_of,
-    whose_completed,
 )
-from absflow.protocol.checkpoints import StageColumns, StageManifest
-from absflow.protocol.known import Completion
-from absflow.protocol.lineage import lineage_of
+from absflow.history_facts import HistoryFacts
+from absflow.protocol.checkpoints import Manifest, StageColumns
 from absflow.protocol.recovery.branch import Branch, branch_of
 from absflow.storage import facts_sql, history_sql
 from absflow.storage.layout import Layout
@@ -42,6 +40,9 @@ if TYPE_CHECKING:
     from absflow.view import View
 
 __all__ = ["History", "history"]
+
+# A notebook's strip has so many checkpoints.
+_SHOWN = 60
 
 
 def history(spark: SparkSession, root: str) -> History:
@@ -77,7 +78,7 @@ def history(spark: SparkSession, root: str) -> History:
     return History(spark, layout, stages_of(records), branch, facts)
 
 
-class History:
+class History(HistoryFacts):
     """The history of one job; made by :func:`history`.
 
     Every DataFrame and view shows the tables as they are when it is run, all of a query at one
@@ -99,12 +100,10 @@ class History:
         facts: FactReader,
     ) -> None:
         """Use :func:`history` instead."""
-        self._spark = spark
-        self._layout = layout
+        super().__init__(spark, layout, facts)
         self._all = stages
         self._stages = stages.newest
         self._branch = branch
-        self._reader = facts
         self._facts = table(layout.checkpoints)
         self._barriers = table(layout.barriers)
 
@@ -121,6 +120,31 @@ class History:
         if (found := self._reader.whole()) is None:
             return self._spark.sql(self._checkpoints_sql()).orderBy("checkpoint_id")
         return self._spark.createDataFrame(checkpoint_rows(*found, self._branch, lost=lost))
+
+    def checkpoint(self, checkpoint: int | None = None) -> CheckpointRecord:
+        """One checkpoint, whatever its status; a notebook shows where its time went.
+
+        Args:
+            checkpoint: its id; None for the newest completed one.
+
+        Raises:
+            NotFoundError: it was never triggered, or was deleted.
+        """
+        number = self._completed(None)[0] if checkpoint is None else int(checkpoint)
+        return checkpoints(self._reader, [number], self._job_now())[0]
+
+    def manifest(self, checkpoint: int | None = None) -> Manifest:
+        """All that a completed checkpoint (None: the newest) consists of.
+
+        Raises:
+            NotFoundError: it is not completed.
+        """
+        return self._whole(checkpoint)[0]
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it: the newest checkpoints."""
+        found = newest(self._reader, _SHOWN, self._job_now())
+        return found.html(f"checkpoints of {self._layout.root}")
 
     def stages(self, checkpoint: int | None = None) -> DataFrame:
         """One row per completed checkpoint and stage: what the stage reported.
@@ -350,13 +374,6 @@ class History:
         lost = [trigger.barrier.checkpoint_id for trigger in pending]
         return facts_sql.checkpoints(self._facts, self._barriers, f"NOT ({kept})", lost)
 
-    def _lost_driver(self) -> str:
-        """The driver that is no more now, in words; empty if there is one, or may be."""
-        from absflow.facts.spark_reader import SparkStorageReader
-
-        records = read_attempts(SparkStorageReader(self._spark, patient=True), self._layout)
-        return job_now(self._layout.root, records).lost
-
     def _lineages_sql(self, columns: StageColumns, tables: Collection[str], only: str = "") -> str:
         """One row per completed checkpoint with the stage in these tables: what to read."""
         for attempt, incarnation in self._all.elsewhere(columns, tables):
@@ -365,36 +382,6 @@ class History:
                 theirs = f"derived_from IS NOT NULL AND incarnation = {incarnation}"
             only += f" AND NOT ({theirs})"
         return history_sql.lineages(columns, self._facts, only)
-
-    def _completed(self, checkpoint: int | None) -> tuple[int, Completion]:
-        """A completed checkpoint; None for the newest.
-
-        Raises:
-            NotFoundError: it is not completed.
-        """
-        asked = [] if checkpoint is None else [int(checkpoint)]
-        known = self._reader.known(named=asked, triggers=False)
-        found = (asked or known.there[-1:])[-1:]
-        if not found or found[0] not in known.there:
-            raise no_checkpoint(self._reader, checkpoint, self._lost_driver())
-        return found[0], known.completions[found[0]]
-
-    def _manifest(
-        self, stage: str, checkpoint: int | None
-    ) -> tuple[StageManifest, tuple[int, int]]:
-        """A stage in a completed checkpoint, with the lineage that is to be read; whose that is.
-
-        Raises:
-            NotFoundError: it is not completed, or does not have the stage.
-        """
-        number, taken = self._completed(checkpoint)
-        stages = {each.report.stage: each for each in self._reader.stages([number])[number]}
-        if stage not in stages:
-            raise no_stage_in_checkpoint(stage, number, stages)
-        lineages = [(name, each.lineage) for name, each in stages.items()]
-        compacted = self._reader.compacted(lineages)
-        lineage = lineage_of(stage, stages[stage].lineage, compacted)
-        return replace(stages[stage], lineage=lineage), whose_completed(taken)
 
     def _history(self, columns: StageColumns) -> str:
         return table(self._layout.state(columns.table))

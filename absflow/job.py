@@ -28,10 +28,11 @@ from absflow.errors import AbsflowError, GraphError
 from absflow.graph.check import check
 from absflow.graph.nodes import Graph, SinkNode, SourceNode, StageNode
 from absflow.graph.places import check_places
+from absflow.job_shown import job_html
 from absflow.settings.catalog import PREFIX
 from absflow.settings.reading import Settings
 from absflow.sinks import ChecksColumns, Sink
-from absflow.spark.control.run import Run
+from absflow.spark.control.run import Run, start_run
 from absflow.spark.model import DELETED, InitialState, JobSpec, state_schema
 from absflow.spark.sources.describe import check_source, describe_source
 from absflow.spark.start.decision import restore_plan_of
@@ -245,8 +246,16 @@ class Job:
         self._sinks.append(SinkNode(name, given, mode == "on-checkpoint", of == "state"))
         self._targets[name] = sink
 
+    def _repr_html_(self) -> str:
+        """As a notebook shows it."""
+        kinds = {name: type(sink).__name__ for name, sink in self._targets.items()}
+        return job_html(self._name, self._sources, self._stages, self._sinks, kinds)
+
     def start(self) -> Run:
         """Check everything, then start the job, go on where the last driver left it, or restore.
+
+        Where code is run cell by cell, as in a notebook, a cell that is run again gets the run that
+        it has started before, and says so; nothing is started then. It must declare the same.
 
         Raises:
             VersionError: what runs here, or on the workers, is not what absflow needs.
@@ -260,9 +269,7 @@ class Job:
         """
         if plan_file := self._settings().restore_plan:
             raise SystemExit(self._write_plan(Path(plan_file)))
-        run = Run(self._spark, self._checked())
-        run.start()
-        return run
+        return start_run(self._spark, self._checked())
 
     def plan_restore(self) -> RestorePlan | None:
         """What :meth:`start` would restore, and what stands against it; changes nothing.

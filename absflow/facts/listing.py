@@ -7,17 +7,34 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import median
 
+from absflow.drawing import words
+from absflow.drawing.html import facts as named
+from absflow.drawing.html import fragment, headed, table
+from absflow.drawing.pictures import bars_of, strip_picture
 from absflow.errors import NotFoundError
 from absflow.facts.absent import no_checkpoint
 from absflow.facts.attempts import JobNow
 from absflow.facts.reading import FactReader
-from absflow.facts.records import CheckpointRecord, timestamp
-from absflow.protocol.checkpoints import FailureReason, Status
+from absflow.facts.records import CheckpointRecord, sentence_of, timestamp
+from absflow.protocol.checkpoints import FailureReason, Kind, Status, own_reports
 from absflow.protocol.known import Known, Trigger
 from absflow.protocol.recovery.attempts import Origin
 from absflow.protocol.recovery.branch import branch_of, latest
 
 __all__ = ["HistoryRecord", "by_time", "checkpoints", "latest_id", "newest", "sought"]
+
+# A notebook's table has so many checkpoints, and these columns.
+_ROWS = 10
+_COLUMNS = (
+    "id",
+    "status",
+    "attempt",
+    "triggered (UTC)",
+    "duration",
+    "keys changed",
+    "bytes changed",
+    "notes",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +55,34 @@ class HistoryRecord:
     def total(self) -> int:
         """How many there are."""
         return sum(self.counts.values())
+
+    def html(self, title: str) -> str:
+        """As a notebook shows it, under a title."""
+        pairs = [(status.value.lower(), words.count(n)) for status, n in self.counts.items()]
+        pairs.append(("median duration", words.duration(self.median_duration_ms)))
+        boxes = bars_of([float(record.duration_ms or 0) for record in self.shown])
+        bars = [record.bar(box) for record, box in zip(self.shown, boxes, strict=True)]
+        rows = [_cells(record) for record in self.shown[: -_ROWS - 1 : -1]]
+        parts = [headed(title), named(pairs)]
+        if bars:
+            parts += [strip_picture(bars), table(_COLUMNS, rows, (0, 2, 4, 5, 6))]
+        return fragment(*parts)
+
+
+def _cells(record: CheckpointRecord) -> tuple[str, ...]:
+    """A row of a notebook's table."""
+    own = own_reports(record.checkpoint_id, record.stages)
+    there = record.status is Status.COMPLETED
+    return (
+        str(record.checkpoint_id),
+        record.status.value,
+        str(record.attempt),
+        words.time(record.triggered_at),
+        words.duration(record.duration_ms),
+        words.count(sum(r.rows_changed for r in own)) if there else words.NONE,
+        words.size(sum(r.bytes_changed for r in own)) if there else words.NONE,
+        sentence_of(record.reason) or ("savepoint" if record.kind is Kind.SAVEPOINT else ""),
+    )
 
 
 def newest(facts: FactReader, limit: int | None, job: JobNow) -> HistoryRecord:

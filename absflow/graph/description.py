@@ -15,7 +15,7 @@ from absflow.graph.nodes import Graph
 from absflow.protocol.coordinator.messages import RootInput, Topology
 from absflow.protocol.recovery.columns import columns_changed
 
-__all__ = ["_text", "check_unchanged", "describe", "fingerprint", "topology"]
+__all__ = ["_text", "check_unchanged", "describe", "differences", "fingerprint", "topology"]
 
 _COLUMNS = {"key": "key column", "state": "state column", "output": "output column"}
 
@@ -54,6 +54,17 @@ def fingerprint(graph: Graph) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def differences(
+    before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    """How two graphs differ, each as :func:`describe` has it, in words."""
+    found = [f"stage {name!r} is gone" for name in sorted(before.keys() - now.keys())]
+    found += [f"stage {name!r} is new" for name in sorted(now.keys() - before.keys())]
+    for name in sorted(now.keys() & before.keys()):
+        found += [f"stage {name!r}: {what}" for what in _changed(before[name], now[name])]
+    return found
+
+
 def check_unchanged(graph: Graph, before: dict[str, dict[str, object]]) -> None:
     """Refuse to go on with state that another graph has written.
 
@@ -64,15 +75,11 @@ def check_unchanged(graph: Graph, before: dict[str, dict[str, object]]) -> None:
     Raises:
         GraphError: naming every difference.
     """
-    now = describe(graph)
-    differences = [f"stage {name!r} is gone" for name in sorted(before.keys() - now.keys())]
-    differences += [f"stage {name!r} is new" for name in sorted(now.keys() - before.keys())]
-    for name in sorted(now.keys() & before.keys()):
-        differences += [f"stage {name!r}: {what}" for what in _changed(before[name], now[name])]
-    if differences:
+    found = differences(before, describe(graph))
+    if found:
         raise GraphError(
             "the job's graph is not the one whose state lies under this storage root:\n  "
-            + "\n  ".join(differences)
+            + "\n  ".join(found)
             + "\nRestore from a checkpoint (spark.absflow.restore.from=latest), or go back to the "
             "old graph"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from absflow.errors import JobFailedError, StorageError
 from absflow.facts.writer import FactWriter
@@ -36,6 +37,7 @@ from absflow.protocol.coordinator.messages import (
     WriteOvertake,
 )
 from absflow.protocol.coordinator.pending import Coordinator
+from absflow.protocol.event_time import to_datetime
 from absflow.protocol.lineage import Compacted
 from absflow.storage import clock
 
@@ -99,6 +101,7 @@ class CoordinatorEffects:
         self.ending = ""
         self.state = state
         self.completed_count = 0
+        self.completed_at: datetime | None = None
         self.finished_checkpoint: int | None = None
         self.failure: JobFailedError | None = None
 
@@ -233,8 +236,10 @@ class CoordinatorEffects:
             # The commit may have landed all the same; only the table knows.
             if not self._tables.is_completed(checkpoint_id):
                 return CheckpointFailed(checkpoint_id, FailureReason.FINALIZE_FAILED, str(error))
+        now_ms = clock.now_ms()
         self.completed_count += 1
-        _LOG.info("%s", completed_line(manifest, clock.now_ms()))
+        self.completed_at = to_datetime(now_ms * 1_000)
+        _LOG.info("%s", completed_line(manifest, now_ms))
         if late := late_line(manifest):
             _LOG.warning('%s; those of sources with late="table" are in late/SOURCE', late)
         self.on_completed(manifest)

@@ -76,6 +76,7 @@ class JobLoop:
     """One driver's run of a job.
 
     Attributes:
+        spec: the job.
         done: set when the job has ended.
         failure: why it failed; None if it did not, or has not ended.
         unflushed: after a stop with drain, the rows behind the savepoint by stage.
@@ -89,7 +90,7 @@ class JobLoop:
         self.failure: BaseException | None = None
         self.unflushed: dict[str, int] = {}
         self._spark = root.spark
-        self._job = job
+        self.spec = job
         self._graph = job.graph
         self._settings = job.settings
         self._root = root
@@ -157,6 +158,7 @@ class JobLoop:
             thread=self._occupation.load(time.monotonic(), self._events.qsize()),
             retention=self._retention.progress,
             sinks=self._publisher.progress,
+            completed_at=self._coordinator.completed_at,
         )
 
     def ask(
@@ -179,7 +181,7 @@ class JobLoop:
         self._finaliser = Finaliser(
             self._prepared.facts.with_channel_state, self._backpressure.load, self._events.put
         )
-        self._retention = Retention(self._root, self._job, self._prepared.claim, self._events.put)
+        self._retention = Retention(self._root, self.spec, self._prepared.claim, self._events.put)
         self._coordinator.on_completed = self._completed
         self._coordinator.finalise = self._finaliser.submit
         # File sources ask this session in every batch, Delta's a copy of it that a query makes.
@@ -192,7 +194,7 @@ class JobLoop:
             self._queries.start(
                 ChainQuery(
                     self._root,
-                    self._job,
+                    self.spec,
                     self._prepared,
                     names,
                     drain=self._savepoints.drain,
@@ -332,7 +334,7 @@ class JobLoop:
     def _new_publisher(self) -> Publisher:
         return Publisher(
             self._root,
-            self._job,
+            self.spec,
             self._attempt,
             self._prepared.owed,
             self._prepared.branch,

@@ -80,6 +80,8 @@ class Progress:
         thread: what the job's thread does with its time; every stage reports to it.
         retention: what of retention fails.
         sinks: the on-checkpoint sinks, by name.
+        completed_at: when the newest checkpoint was completed (UTC); None if an earlier run has
+            done that.
     """
 
     checkpoint_id: int
@@ -89,3 +91,4 @@ class Progress:
     thread: ThreadLoad = field(default_factory=ThreadLoad)
     retention: RetentionProgress = field(default_factory=RetentionProgress)
     sinks: Mapping[str, SinkProgress] = field(default_factory=dict)
+    completed_at: datetime | None = None
