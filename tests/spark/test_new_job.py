@@ -46,7 +46,7 @@ def test_the_commands_that_are_printed_run_the_job_and_its_test(tmp_path: Path) 
     assert "all input is read; the last checkpoint is" in printed
     assert "0 aborted, 0 pending" in printed
     assert "2 of 2 keys of visits at checkpoint" in printed
-    assert "1 passed" in printed
+    assert "3 passed" in printed
     # The examples that the help of these commands ends with, as they stand.
     ready = "\n".join(commands.splitlines()[:2])
     for line in (each for each in absflow.commands["doctor"].examples if "--prop" in each):
