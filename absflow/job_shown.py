@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from absflow.drawing.html import fragment, headed, table
 from absflow.drawing.pictures import Node, graph_picture, graph_shapes
+from absflow.drawing.words import NONE, duration
 from absflow.graph.nodes import SinkNode, SourceNode, StageNode
 
 __all__ = ["job_html"]
@@ -16,7 +17,6 @@ __all__ = ["job_html"]
 _SOURCES = ("source", "format", "columns", "event time", "ends")
 _STAGES = ("stage", "reads", "key", "state", "emits", "timers", "state lives for")
 _SINKS = ("sink", "gets", "of", "kind", "rows are there")
-_NONE = "-"
 
 
 def job_html(
@@ -70,7 +70,7 @@ def _graph(
 
 
 def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema) or _NONE
+    return ", ".join(f"{field.name} {field.type}" for field in schema) or NONE
 
 
 def _source(source: SourceNode) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ def _source(source: SourceNode) -> tuple[str, ...]:
         source.name,
         source.format,
         _columns(source.schema),
-        _NONE if time is None else time.column,
+        NONE if time is None else time.column,
         "yes" if source.bounded else "no",
     )
 
@@ -88,14 +88,14 @@ def _stage(stage: StageNode) -> tuple[str, ...]:
     expiry = stage.expiry
     lives = "ever"
     if expiry is not None:
-        lives = f"{expiry.after // 1_000} ms of {expiry.domain.value} time"
+        lives = f"{duration(expiry.after / 1_000)} of {expiry.domain.value} time"
     return (
         stage.name,
         ", ".join(stage.inputs),
         ", ".join(stage.key),
         _columns(stage.state),
         _columns(stage.output),
-        _NONE if stage.on_timer is None else "yes",
+        NONE if stage.on_timer is None else "yes",
         lives,
     )
 

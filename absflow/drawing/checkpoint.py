@@ -109,7 +109,7 @@ def _timeline(stages: Sequence[ShownStage], duration_ms: int | None) -> str:
             f'<td class="number">{duration(total)}</td></tr>'
         )
     return (
-        '<div class="wide"><table><thead><tr><th scope="col">stage</th>'
+        '<div class="wide"><table class="timeline"><thead><tr><th scope="col">stage</th>'
         f'<th scope="col">from the trigger on</th>{head}<th scope="col" class="number">all</th>'
         f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )

@@ -20,6 +20,7 @@ from absflow.testing.feeds import (
     points,
     randomly_cut,
     reordered,
+    sizes,
 )
 from absflow.testing.outcome import Outcome, first_difference
 from absflow.testing.signs import END, Fed, Wait
@@ -145,11 +146,12 @@ def check_deterministic(
             made = Outcome.of(run.go())
         except ProcessError as error:
             raise NotDeterministicError(
-                run.kind, _said(stage, run, f"  it raises, and did not at first:\n  {error}")
+                run.kind,
+                _said(stage, run, sizes(fed), f"  it raises, and did not at first:\n  {error}"),
             ) from error
         shown = output if run.kind == "cuts" else "all"
         if found := first_difference(first, made, exact=run.exact, output=shown):
-            raise NotDeterministicError(run.kind, _said(stage, run, found))
+            raise NotDeterministicError(run.kind, _said(stage, run, sizes(fed), found))
         done.append(run.what)
     _check_code(stage, allow)
     return tuple(done)
@@ -171,16 +173,9 @@ def _all_runs(stage: Stage, fed: list[Fed], seed: int) -> Iterator[_Run]:
         for number in (1, 2):
             other = reordered(fed, partial(_key_of, stage), dice)
             yield _Run("order", f"rows of different keys in another order ({number})", plain(other))
-    cuts = [
-        ("all in one micro-batch", in_one(fed)),
-        ("a micro-batch for each row", one_by_one(fed)),
-    ]
-    cuts += [
-        (f"other micro-batches ({number})", randomly_cut(fed, dice))
-        for number in range(1, _RANDOM_CUTS + 1)
-    ]
-    for what, other in cuts:
-        yield _Run("cuts", what, plain(other))
+    cuts = [in_one(fed), one_by_one(fed), *(randomly_cut(fed, dice) for _ in range(_RANDOM_CUTS))]
+    for other in cuts:
+        yield _Run("cuts", f"in micro-batches of {sizes(other)} rows", plain(other))
     for number, point in enumerate(points(fed)):
         groups = _KEY_GROUPS[number % len(_KEY_GROUPS)]
         what = f"a checkpoint behind {point.what}, and later a restore with {groups} key groups"
@@ -212,7 +207,7 @@ def _moves_on(fed: Fed) -> bool:
     return is_sign(fed) and (fed is END or isinstance(fed, Wait))
 
 
-def _said(stage: Stage, run: _Run, found: str) -> str:
+def _said(stage: Stage, run: _Run, first: str, found: str) -> str:
     why, remedy = _WHY[run.kind]
     if "late rows" in found.split("\n", 1)[0]:
         why = (
@@ -222,7 +217,7 @@ def _said(stage: Stage, run: _Run, found: str) -> str:
         remedy = "feed rows that are late in no case, or declare Input(..., ordered=True)"
     lines = [
         f"stage {stage.declaration.name!r} is not deterministic: {_functions(stage)}",
-        f"  run: {run.what}, compared with the first run",
+        f"  run: {run.what}; the first was in micro-batches of {first} rows",
         found,
         f"  why: {why}",
         f"  what to do: {remedy}",

@@ -30,10 +30,13 @@ __all__ = [
     "points",
     "randomly_cut",
     "reordered",
+    "sizes",
 ]
 
 # A restore is tried at so many points at most.
 _MOST = 5
+# Of so many micro-batches the sizes are said.
+_SIZES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,12 @@ def randomly_cut(feed: list[Fed], dice: random.Random) -> list[Fed]:
         cut = not is_sign(fed) and dice.random() < 0.4
         made += [fed, BATCH] if cut else [fed]
     return made
+
+
+def sizes(feed: list[Fed]) -> str:
+    """How many rows are in each micro-batch, in words."""
+    found = [str(len(rows)) for _, rows in _parts(feed) if rows]
+    return ", ".join(found[:_SIZES]) + (", ..." if len(found) > _SIZES else "")
 
 
 def reordered(feed: list[Fed], key_of: Callable[[Fed], Hashable], dice: random.Random) -> list[Fed]:

@@ -131,7 +131,7 @@ def test_a_job_is_a_graph_with_its_sources_stages_and_sinks():
     assert len(list(root.iter("path"))) == 3
     said = texts(root)
     assert "not declared" in said
-    assert "60000 ms of event time" in said
+    assert "1 min 00 s of event time" in said
 
 
 def test_a_job_that_is_unfinished_or_wrong_is_shown_all_the_same():

@@ -172,6 +172,7 @@ def test_dependence_on_the_cut_is_found():
     run, said = found(stage(process), output="newest")
     assert run == "cuts"
     assert "it depends on which rows come in one micro-batch" in said
+    assert "run: in micro-batches of 9 rows; the first was in micro-batches of 3, 3, 3" in said
     run, said = found(stage(count))
     assert run == "cuts"
     assert 'output="newest"' in said
