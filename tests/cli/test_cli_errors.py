@@ -117,7 +117,7 @@ def test_a_properties_file_must_set_the_storage_root(tmp_path):
     ("arguments", "said"),
     [
         (("history",), "no storage root given"),
-        (("show", "seven"), "'seven' is neither latest nor a checkpoint's id"),
+        (("show", "seven"), "'seven' is neither latest, nor a checkpoint's id"),
         (("history", "--limit", "-1"), "-1 is not in the range"),
         (("history", "--properties-file", "absent.conf"), "does not exist"),
         (("forget",), "No such command 'forget'"),

@@ -186,7 +186,7 @@ def test_the_live_page_follows_the_job(browser, tmp_path):
             assert shown(page) == ["c3"]
             page.get_by_role("link", name="aircraft", exact=True).first.click()
             expect(page.get_by_role("heading", level=1)).to_contain_text("State of aircraft")
-            page.get_by_label("tailnum").fill("N4")
+            page.get_by_label("tailnum", exact=True).fill("N4")
             page.get_by_role("button", name="Look").click()
             expect(page.get_by_role("heading", name="What it has been")).to_be_visible()
             assert Axe().run(page).violations_count == 0
