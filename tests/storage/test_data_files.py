@@ -293,3 +293,22 @@ def test_a_file_is_never_written_over(tmp_path: Path) -> None:
     assert (tmp_path / "table" / "p=1" / "file").read_bytes() == b"first"
     with pytest.raises(StorageError, match="could not write"):
         store.add(f"{path}/other", pa.py_buffer(b""))
+
+
+def test_a_dictionary_only_where_values_come_again() -> None:
+    """Of a key's column it would take time and room; nested columns have one each."""
+    table = pa.table({"k": range(3_000), "op": ["upsert"] * 3_000, "n": [None, 1, 2] * 1_000})
+    assert with_dictionary(table) == {"op", "n"}
+    nested = table.append_column("l", pa.array([[1]] * 3_000))
+    assert with_dictionary(nested) == {"k", "op", "n", "l.list.element"}
+
+
+def with_dictionary(table: pa.Table) -> set[str]:
+    """The columns of its file that have one."""
+    files: dict[str, pa.Buffer] = {}
+    metadata = described(table.schema)
+    list(write(table.to_batches(), table.schema, metadata, "zstd", "4.2.0", files.__setitem__))
+    (data,) = files.values()
+    group = pq.read_metadata(pa.BufferReader(data)).row_group(0)
+    columns = map(group.column, range(group.num_columns))
+    return {each.path_in_schema for each in columns if each.has_dictionary_page}

@@ -28,6 +28,8 @@ from absflow.storage.stores.contract import Store
 
 __all__ = ["CODECS", "PlainTable", "gathered", "is_plain", "write"]
 
+# Of so many values it is seen whether they come again.
+_LOOKED_AT = 1_000
 # By their names in Spark, those of Arrow.
 CODECS = {
     "snappy": "snappy",
@@ -184,6 +186,7 @@ def write(
                 compression=CODECS[codec],
                 # What is declared in ns is us to Spark, which refuses a file with ns.
                 coerce_timestamps="us",
+                use_dictionary=_repetitive(part),
                 write_statistics=[f.name for f in part.schema if _has_bounds(f, part.schema)],
                 # As Spark's own writer does; whoever reads the file here looks at them.
                 write_page_checksum=True,
@@ -248,6 +251,22 @@ def _has_bounds(of: pa.Field, beside: pa.Schema) -> bool:
         or types.is_floating(of.type)
         or any(of.name.startswith(struct) for struct in structs)
     )
+
+
+def _repetitive(rows: pa.Table) -> list[str] | bool:
+    """The columns that a dictionary makes smaller, by their first values.
+
+    Of a column whose values are all different, as a key's, it takes twice the time of the rest of
+    the file and is in the way of the codec. Where there are nested columns, whose parts have names
+    of their own, each has one, as Spark's writer has it.
+    """
+    if any(types.is_nested(field.type) for field in rows.schema):
+        return True
+    first = rows.slice(0, _LOOKED_AT)
+    most = first.num_rows // 2
+    return [
+        n for n in first.column_names if pc.count_distinct(first[n], mode="all").as_py() <= most
+    ]
 
 
 def _statistics(columns: pa.Table, rows: int) -> dict[str, Any]:
