@@ -34,7 +34,7 @@ from absflow.settings.reading import Settings
 from absflow.sinks import ChecksColumns, Sink
 from absflow.spark.control.run import Run, start_run
 from absflow.spark.model import DELETED, InitialState, JobSpec, state_schema
-from absflow.spark.sources.describe import check_source, describe_source
+from absflow.spark.sources.describe import check_source, describe_source, paths_read
 from absflow.spark.start.decision import restore_plan_of
 from absflow.spark.start.initial_state import check_initial
 from absflow.spark.start.restore_plan import RestorePlan
@@ -287,7 +287,11 @@ class Job:
         return restore_plan_of(StorageRoot.open(self._spark, job.settings.storage_path), job)
 
     def write_savepoint(
-        self, states: Mapping[str, DataFrame], *, base: int | str | None = None
+        self,
+        states: Mapping[str, DataFrame],
+        *,
+        base: int | str | None = None,
+        positions: Mapping[str, str] | None = None,
     ) -> int:
         """Write a savepoint whose state is that of DataFrames; the job must not be running.
 
@@ -299,20 +303,23 @@ class Job:
             base: the checkpoint of which everything else is kept: the state of other stages, the
                 positions of the sources, the cut of the sinks; its id, or "latest". None begins a
                 new storage root: other stages are empty, sources begin where their options say.
+            positions: without a base, by source: the ``checkpointLocation`` of a stopped query of
+                plain Spark that has read it so far (``PATH#1``: as its second source). It goes on
+                where that query stood.
 
         Returns:
             The savepoint's id.
 
         Raises:
             VersionError: what runs here, or on the workers, is not what absflow needs.
-            StateError: a DataFrame cannot be a stage's state; or the storage root is not new, or
-                has an unfinished restore.
-            NotFoundError: there is no such stage with state, or no such checkpoint.
+            StateError: a DataFrame cannot be a stage's state, or a position a source's; or the
+                storage root is not new, or has an unfinished restore.
+            NotFoundError: there is no such stage with state, source, or checkpoint.
             StorageError: the job is running, or something could not be read or written.
             SettingsError: a setting is unknown or malformed.
             GraphError: the graph cannot run.
         """
-        return write_savepoint(self._spark, self._checked(), states, base)
+        return write_savepoint(self._spark, self._checked(), states, base, positions)
 
     def _called(self, stage: str, inputs: _Inputs, *asked: Any) -> Functions:
         """Its functions; ``asked`` are the fields of :class:`FunctionsAsked`."""
@@ -385,11 +392,6 @@ class Job:
 
     def _check_places(self, settings: Settings) -> None:
         root = StorageRoot.open(self._spark, settings.storage_path)
-        given = {name: describe_source(frame) for name, frame in self._frames.items()}
-        read = {
-            name: root.files.qualified(source.options["path"])
-            for name, source in given.items()
-            if "path" in source.options and (source.is_files or source.format == "delta")
-        }
+        read = {name: root.files.qualified(p) for name, p in paths_read(self._frames).items()}
         written = {name: sink.position(self._spark)[0] for name, sink in self._targets.items()}
         check_places(root.layout.root, read, {n: path for n, path in written.items() if path})

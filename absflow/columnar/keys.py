@@ -89,7 +89,8 @@ def key_groups(columns: Sequence[pa.Array], groups: int) -> npt.NDArray[np.int32
     >>> key_groups([pa.array(["N14228", None])], 128).tolist()
     [106, 53]
     """
-    return (hash64(columns) % np.uint64(groups)).astype(np.int32)
+    numbers: npt.NDArray[np.int32] = (hash64(columns) % np.uint64(groups)).astype(np.int32)
+    return numbers
 
 
 def hash64(columns: Sequence[pa.Array]) -> Hashes:
@@ -105,7 +106,8 @@ def mix(words: Hashes) -> Hashes:
     words = words + _SEED
     words = (words ^ (words >> np.uint64(30))) * _MIX_1
     words = (words ^ (words >> np.uint64(27))) * _MIX_2
-    return words ^ (words >> np.uint64(31))
+    words = words ^ (words >> np.uint64(31))
+    return words
 
 
 def hash_column(column: pa.Array) -> Hashes:

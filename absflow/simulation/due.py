@@ -101,7 +101,8 @@ class Due:
         counts: Counter[int] = Counter()
         totals: Counter[int] = Counter()
         for path, due in self.into[stage].items():
-            due.advance(processed[(*path, stage)])
+            way = (*path, stage)
+            due.advance(processed[way])
             counts.update(due.counts)
             totals.update(due.totals)
             if due.seen:

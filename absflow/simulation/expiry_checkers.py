@@ -110,7 +110,7 @@ class Living:
         spans = self._spans[stage]
         for path, due in self._due.into[stage].items():
             way, name = (*path, stage), "path " + ">".join(path)
-            begin, end = self._folded.get(way, 0), processed[(*path, stage)]
+            begin, end = self._folded.get(way, 0), processed[way]
             on_time = sum(row.number not in due.late for row in due.rows[:begin])
             for row in due.rows[begin:end]:
                 if row.number in due.late:

@@ -47,6 +47,12 @@ def test_what_is_made_from_nothing_has_no_positions():
     )
 
 
+def test_what_is_made_from_nothing_may_be_given_positions():
+    """Those of another program whose state it is; of other sources there are none."""
+    made = compose(1, 2000, None, {"a": 0, "b": 2}, {}, {"b": {"clicks": "7"}})
+    assert [dict(stage.report.positions) for stage in made.stages] == [{}, {"clicks": "7"}]
+
+
 def stage(state="int64", inputs=("x",), table=None, groups=4):
     described = {"inputs": list(inputs), "key": [["k", "string"]], "state": [["n", state]]}
     described |= {"output": [], "key-groups": groups, "channel": False}

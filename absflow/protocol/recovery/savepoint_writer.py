@@ -5,7 +5,8 @@ Rules of this file: plain functions over facts and descriptions.
 A written savepoint is its *base* (a completed checkpoint, or nothing) with the state of some stages
 replaced. Each of these is one full set under the savepoint's own id; the others keep the sets of
 the base, so nothing is copied. Positions and sinks are those of the base's cut, for no row was read
-or written since. (Flink: State Processor API, ``SavepointWriter``.)
+or written since. Without a base positions may be given: where another program stood whose state it
+is. (Flink: State Processor API, ``SavepointWriter``.)
 
 The order of the writes, and what a kill between two of them leaves behind:
 
@@ -69,6 +70,7 @@ def compose(
     base: Manifest | None,
     keys: Mapping[str, int],
     digests: Mapping[str, SetDigest],
+    positions: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Manifest:
     """The manifest of a savepoint.
 
@@ -78,6 +80,7 @@ def compose(
         base: what it is made from.
         keys: how many keys each stage has whose state is given, by its name in the savepoint.
         digests: of the set of each of these that has keys.
+        positions: where the sources of each stage go on, if it is made from nothing.
     """
     stages = {s.report.stage: s for s in base.stages} if base else {}
     for name, count in keys.items():
@@ -87,6 +90,8 @@ def compose(
             report = replace(
                 report, batch_id=before.report.batch_id, positions=before.report.positions
             )
+        elif positions:
+            report = replace(report, positions=positions.get(name, {}))
         in_flight = before.in_flight if before else ()
         sets = (digests[name],) if name in digests else ()
         lineage = (savepoint_id,) if count else ()

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from absflow.errors import GraphError
 
-__all__ = ["SourceDescription", "check_source", "describe_source"]
+__all__ = ["SourceDescription", "check_source", "describe_source", "paths_read"]
 
 _V1 = "org.apache.spark.sql.execution.streaming.runtime.StreamingRelation"
 _V2 = "org.apache.spark.sql.catalyst.streaming.StreamingRelationV2"
@@ -118,6 +118,16 @@ def describe_source(frame: DataFrame) -> SourceDescription:
         f"a source is read by {kind}, which this version of absflow does not know; expected a "
         f"frame made by spark.readStream ({_V1} or {_V2})"
     )
+
+
+def paths_read(frames: Mapping[str, DataFrame]) -> dict[str, str]:
+    """The paths that sources of files and Delta tables read, as they were given, by source."""
+    given = {name: describe_source(frame) for name, frame in frames.items()}
+    return {
+        name: source.options["path"]
+        for name, source in given.items()
+        if "path" in source.options and (source.is_files or source.format == "delta")
+    }
 
 
 def _leaves(frame: DataFrame) -> Iterator[Any]:

@@ -58,7 +58,28 @@ class SourceLogs:
         own = self._layout.source_log(self._spec.name, source, self._attempt)
         if source not in self._kept:
             self._kept[source] = set(self._files.names(own))
-        kept, spark = self._kept[source], self._spark_log(source)
+        self._copy(source, position, self._spark_log(source))
+
+    def take(self, source: str, position: str, log: str) -> None:
+        """Copy what ``position`` needs of a log that is not this attempt's.
+
+        What an earlier call has copied for ``source`` goes: it may be of another log.
+
+        Args:
+            source: the source.
+            position: its position.
+            log: the directory that another query keeps for the source.
+
+        Raises:
+            StorageError: Spark's files are not what they should be.
+        """
+        self._files.delete_folder(self._layout.source_log(self._spec.name, source, self._attempt))
+        self._kept[source] = set()
+        self._copy(source, position, log)
+
+    def _copy(self, source: str, position: str, spark: str) -> None:
+        own = self._layout.source_log(self._spec.name, source, self._attempt)
+        kept = self._kept[source]
         if self._spec.input(source).files:
             upto = offset_of(position)
             after = copies.last_offset(kept)

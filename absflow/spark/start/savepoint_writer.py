@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -16,7 +17,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from absflow.errors import StateError, StorageError
+from absflow.columnar.spec import StageSpec
+from absflow.errors import NotFoundError, StateError, StorageError
 from absflow.facts.claim import Claim
 from absflow.facts.find import FoundCheckpoint, attempts_there, find_checkpoint
 from absflow.facts.lock import RootLock, hold
@@ -33,6 +35,8 @@ from absflow.protocol.recovery.attempts import Attempt, current
 from absflow.protocol.recovery.savepoint_writer import NO_ATTEMPT
 from absflow.spark.batch.query import arrow_rows
 from absflow.spark.model import JobSpec
+from absflow.spark.sources.positions import SourceLogs
+from absflow.spark.sources.stopped_query import StoppedAt, stopped_at
 from absflow.spark.start.attempt import prepare_sinks
 from absflow.spark.start.savepoint_state import GivenState, check_keys, conform
 from absflow.spark.worker.any_names import map_in_arrow
@@ -54,7 +58,11 @@ _LOG = logging.getLogger(__name__)
 
 
 def write_savepoint(
-    spark: SparkSession, job: JobSpec, states: Mapping[str, DataFrame], base: int | str | None
+    spark: SparkSession,
+    job: JobSpec,
+    states: Mapping[str, DataFrame],
+    base: int | str | None,
+    positions: Mapping[str, str] | None,
 ) -> int:
     """See :meth:`absflow.Job.write_savepoint`; everything is checked before it is written."""
     check_workers(spark)
@@ -65,7 +73,8 @@ def write_savepoint(
     try:
         facts = attempts_there(spark, root.files, root.layout)
         found = _base(root, attempts_of(facts), base)
-        return write_given(root, job, lock, facts, found, _given(job, frames, found))
+        begins = _positions(root, job, found, positions or {})
+        return write_given(root, job, lock, facts, found, _given(job, frames, found), begins)
     finally:
         lock.release()
 
@@ -77,6 +86,7 @@ def write_given(
     facts: Sequence[AttemptRecord],
     base: FoundCheckpoint | None,
     given: list[GivenState],
+    begins: Sequence[_Begins] = (),
 ) -> int:
     """Write a savepoint of state that has been checked; its id.
 
@@ -87,13 +97,41 @@ def write_given(
         facts: of the table ``attempts``.
         base: what it is made from; None for nothing.
         given: the state of some stages.
+        begins: where some sources begin, if it is made from nothing.
 
     Raises:
         StorageError: something could not be read or written; there is no savepoint.
     """
     policy = job.settings.restart_policy
     claim = Claim(root, job.graph.job, fingerprint(job.graph), lock, facts, policy)
-    return _Writing(root, job, claim, facts, base, given).write()
+    return _Writing(root, job, claim, facts, base, given, begins).write()
+
+
+def _positions(
+    root: StorageRoot, job: JobSpec, base: FoundCheckpoint | None, given: Mapping[str, str]
+) -> list[_Begins]:
+    """Where sources begin that stopped queries of plain Spark have read.
+
+    Raises:
+        StateError: there is a base, which has positions; or a query does not say one.
+        NotFoundError: there is no such source.
+    """
+    if given and base is not None:
+        raise StateError(
+            f"positions are given for {list(given)}, but the savepoint is made from checkpoint "
+            f"{base.origin}, which has its own; leave them out"
+        )
+    unknown = [name for name in given if name not in job.graph.sources]
+    if unknown:
+        raise NotFoundError(f"no source {unknown[0]!r}; the job has {[*job.graph.sources]}")
+    found = (
+        _Begins(spec, source.name, at)
+        for spec in job.graph.stages.values()
+        for source in spec.inputs
+        if source.root and source.name in given
+        if (at := stopped_at(root.files, source, given[source.name])) is not None
+    )
+    return list(found)
 
 
 def _given(
@@ -176,6 +214,15 @@ def _name_in(job: JobSpec, stage: str, base: FoundCheckpoint | None) -> str:
     return earlier if earlier in there and stage not in there else stage
 
 
+@dataclass(frozen=True, slots=True)
+class _Begins:
+    """Where a source begins, and the stage that reads it."""
+
+    stage: StageSpec
+    source: str
+    at: StoppedAt
+
+
 class _Writing:
     """One savepoint that has been checked."""
 
@@ -187,6 +234,7 @@ class _Writing:
         facts: Sequence[AttemptRecord],
         base: FoundCheckpoint | None,
         given: list[GivenState],
+        begins: Sequence[_Begins],
     ) -> None:
         self._root = root
         self._spark = root.spark
@@ -196,6 +244,7 @@ class _Writing:
         self._facts = facts
         self._base = base
         self._given = given
+        self._begins = begins
         self._claim = claim
         self._described = describe(job.graph)
 
@@ -237,6 +286,7 @@ class _Writing:
             self._base.manifest if self._base else None,
             keys,
             {name: digest for name, digest in digests.items() if digest is not None},
+            self._copied(),
         )
         try:
             written.write_completion(manifest, clock.now_ms())
@@ -259,6 +309,15 @@ class _Writing:
         described = [fact for fact in self._facts if fact.kind in kinds]
         described.sort(key=lambda fact: fact.incarnation, reverse=True)
         return [fact.details for fact in described]
+
+    def _copied(self) -> dict[str, dict[str, str]]:
+        """The positions of the sources of each stage, once what they need is copied."""
+        positions: dict[str, dict[str, str]] = {}
+        for begins in self._begins:
+            logs = SourceLogs(self._files, self._layout, begins.stage, NO_ATTEMPT)
+            logs.take(begins.source, begins.at.position, begins.at.log)
+            positions.setdefault(begins.stage.name, {})[begins.source] = begins.at.position
+        return positions
 
     def _sinks(self) -> dict[str, Any]:
         """Where each sink stands before the job writes to it; every restore puts it back there."""
