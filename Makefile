@@ -16,7 +16,7 @@ export QUICK
 # Another Spark on this machine must not take the place of the one that setup.cfg pins.
 unexport SPARK_HOME
 
-.PHONY: help java setup demo test soak lint check chaos bench clean
+.PHONY: help java setup demo test soak lint check site chaos bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s  %s\n", $$1, $$2}' Makefile
@@ -42,6 +42,9 @@ lint: setup ## ruff, mypy, direction of imports
 
 check: lint ## lint, and the tests that need no JVM, in three minutes: before every commit
 	@$(BIN)/python -m pytest --numprocesses 2 -m "not spark"
+
+site: setup ## the docs as a site, in .cache/site; a broken link is an error
+	@$(BIN)/python -m mkdocs build --strict
 
 chaos: setup .cache/jvm/classes.jsa ## kill the driver with SIGKILL KILLS=120 times, from SEED= (JOB=generator, flights or clock; STORE=s3 or hdfs; SINK=kafka or postgres)
 	@$(BIN)/python tests/chaos/chaos.py \

@@ -1,10 +1,9 @@
 """Writes what the docs take from elsewhere.
 
-State diagrams, the settings and the reasons of failure from the code, the reference from its
-docstrings, the picture of the packages from the import contracts, figures from what benchmarks left
-in ``docs/figures``. ``python
-docs/generated.py`` rewrites the ``<!-- generated NAME -->`` blocks in place; a test fails while
-they differ from the code.
+State diagrams, the settings, the help of the commands and the reasons of failure from the code, the
+reference from its docstrings, the picture of the packages from the import contracts, figures from
+what benchmarks left in ``docs/figures``. ``python docs/generated.py`` rewrites the
+``<!-- generated NAME -->`` blocks in place; a test fails while they differ from the code.
 """
 
 from __future__ import annotations
@@ -108,10 +107,11 @@ def _wing_lines() -> list[str]:
     ]
     wings = [[name.strip() for name in layer.split("|")] for layer in _layers("wings")]
     lines = [
-        '    subgraph spark["absflow.spark"]',
+        '    subgraph in_spark["absflow.spark"]',
         *(f"    {line}" for line in _arrows(wings, "spark_")),
     ]
-    return [*lines, "    end", *_arrows(packages, "")]
+    # Not their bare names: "graph" is a word of the diagram's own.
+    return [*lines, "    end", *_arrows(packages, "in_")]
 
 
 def _layers(contract: str) -> list[str]:
@@ -169,14 +169,30 @@ def _reason_rows() -> list[list[str]]:
     return [[r.code, "yes" if r.counted else "no", r.sentence] for r in FailureReason]
 
 
-def _api() -> str:
-    """Every public class and function, by its signature and docstrings; errors come last."""
+def public() -> tuple[list[Any], list[Any]]:
+    """Every public class and function in the order of the reference; and the errors."""
     given = [getattr(absflow, name) for name in absflow.__all__]
     errors = [o for o in given if inspect.isclass(o) and issubclass(o, Exception)]
     first = [Job, Run, Progress, StageProgress, SinkProgress, RetentionProgress]
-    others = [o for o in given if o not in errors and o not in first]
+    return [*first, *(o for o in given if o not in errors and o not in first)], errors
+
+
+def methods(thing: Any) -> list[str]:
+    """What the reference shows of a class, by name; of a function nothing."""
+    if inspect.isfunction(thing) or thing in _CALLED_BY_ABSFLOW:
+        return []
+    return [
+        name
+        for name, member in vars(thing).items()
+        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property))
+    ]
+
+
+def _api() -> str:
+    """Every public class and function, by its signature and docstrings; errors come last."""
+    things, errors = public()
     return "\n\n".join(
-        [_described(o) for o in (*first, *others)]
+        [_described(o) for o in things]
         + ["## Errors"]
         + [f"`{o.__name__}`: {_prose(inspect.getdoc(o) or '')}" for o in errors]
     )
@@ -187,11 +203,7 @@ def _described(thing: Any) -> str:
     if inspect.isfunction(thing):
         return _member("##", thing.__name__, thing)
     members = [
-        _member("###", f"{thing.__name__}.{name}", member)
-        for name, member in vars(thing).items()
-        if not name.startswith("_")
-        and (inspect.isfunction(member) or isinstance(member, property))
-        and thing not in _CALLED_BY_ABSFLOW
+        _member("###", f"{thing.__name__}.{name}", vars(thing)[name]) for name in methods(thing)
     ]
     return "\n\n".join([f"## {thing.__name__}", _prose(inspect.getdoc(thing) or ""), *members])
 

@@ -5,14 +5,14 @@
 
 import os
 import re
-import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from chromium import chromium
 from commands_run import succeed
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 from shared_roots import write_small_root
 from storage_roots import Checkpoint, Stage, complete, write_root
 from test_serve_command import served
@@ -22,15 +22,8 @@ WIDTHS = [360, 1280, 3840]
 
 @pytest.fixture(scope="module")
 def browser():
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    assert program, "no chromium is installed: apt-get install chromium"
-    with sync_playwright() as driver:
-        # Root has no sandbox, and a container little shared memory.
-        opened = driver.chromium.launch(
-            executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ By the word behind its fence a block is
   temporary folder, written ``/data``, may differ; ``...`` stands for any lines;
 - ``properties``: settings, which are read and checked;
 - ``ini``: a file of another program, such as systemd, which is read;
+- ``java``: what one writes for Flink, to compare with;
 - ``mermaid``: a diagram; those of the state machines are written by ``docs/generated.py``;
 - ``ascii``: a drawing.
 """
@@ -119,7 +120,7 @@ class Reader:
             case "yaml":
                 check_prometheus(text)
             case _:
-                assert language in {"mermaid", "ascii"}, f"what is a block of {language!r}?"
+                assert language in {"mermaid", "ascii", "java"}, f"what is a block of {language!r}?"
 
     def shell(self, line: str) -> str:
         """What a command prints; the demo has been run already."""
