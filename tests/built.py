@@ -13,6 +13,11 @@ ROOT = Path(__file__).parent.parent
 _FILES = ("setup.cfg", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE")
 
 
+def clean() -> dict[str, str]:
+    """An environment in which Python does not find the checkout."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 def tracked(*paths: str) -> list[str]:
     """The files of the repository at these paths, by name."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *paths]
@@ -27,9 +32,8 @@ def build(folder: Path) -> tuple[Path, Path]:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, source / name)
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), "."]
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        command, cwd=source, env=clean, capture_output=True, text=True, check=False
+        command, cwd=source, env=clean(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")

@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from built import ROOT, build, tracked
+from built import ROOT, build, clean, tracked
 from packaging.metadata import Metadata
 
 
@@ -58,7 +58,9 @@ def test_an_environment_of_its_own_runs_it(built: tuple[Path, Path], tmp_path: P
     python = tmp_path / "env" / "bin" / "python"
 
     def run(*command: str) -> str:
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=clean(), capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
