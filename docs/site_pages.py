@@ -9,13 +9,13 @@ docs/api.md.
 from __future__ import annotations
 
 import base64
-import importlib.util
 import inspect
 import posixpath
 import re
 from pathlib import Path
 from typing import Any
 
+import generated  # beside this file, where mkdocs looks for what a hook imports
 import mmdr
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -84,11 +84,6 @@ def _led(match: re.Match[str], lies: str, at: str) -> str:
 
 def _reference() -> str:
     """A heading for each public class and function, which mkdocstrings fills."""
-    spec = importlib.util.spec_from_file_location("generated", ROOT / "docs" / "generated.py")
-    assert spec is not None
-    assert spec.loader is not None
-    generated = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generated)
     things, errors = generated.public()
     lines = [_directive(thing, generated.methods(thing)) for thing in things]
     return "\n\n".join([*lines, "## Errors", *(_directive(error, [], level=3) for error in errors)])
