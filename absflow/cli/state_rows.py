@@ -6,18 +6,16 @@ import base64
 import binascii
 from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from absflow.columnar.expiry import expired
+from absflow.columnar.merging import last_changes
 from absflow.errors import NotFoundError
 from absflow.protocol.checkpoints import StageColumns, StageManifest
 
 __all__ = ["is_value", "state_at"]
-
-_ROW = "_absflow_row"
 
 
 def state_at(changes: pa.Table, columns: StageColumns, found: StageManifest) -> pa.Table:
@@ -36,16 +34,12 @@ def state_at(changes: pa.Table, columns: StageColumns, found: StageManifest) -> 
 def _newest(changes: pa.Table, key: Sequence[str], lineage: Sequence[int]) -> pa.Table:
     """The last change of each key, unless it is a deletion; sorted by key."""
     place = pc.index_in(changes["set_id"], value_set=pa.array(lineage, pa.int64()))
-    changes = changes.take(pc.sort_indices(place))
+    last = last_changes(changes.take(pc.sort_indices(place)), key)
+    last = last.filter(pc.equal(last["op"], "upsert"))
     # By place: Arrow takes a name that begins with a dot for a path.
     places = [f"key{place}" for place in range(len(key))]
-    numbered = changes.select(key).rename_columns(places)
-    numbered = numbered.append_column(_ROW, pa.array(np.arange(changes.num_rows)))
-    # In this thread: one of Arrow's may let go of NumPy's memory when Python has ended, and abort.
-    last = numbered.group_by(places, use_threads=False).aggregate([(_ROW, "max")])
-    last = last.filter(pc.equal(changes["op"].take(last[f"{_ROW}_max"]), "upsert"))
-    last = last.sort_by([(place, "ascending") for place in places])
-    return changes.take(last[f"{_ROW}_max"])
+    keys = last.select(list(key)).rename_columns(places)
+    return last.take(pc.sort_indices(keys, [(place, "ascending") for place in places]))
 
 
 def is_value(name: str, text: str | None, type_: pa.DataType) -> ds.Expression:

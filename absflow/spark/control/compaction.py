@@ -10,10 +10,18 @@ from pyspark.sql import functions as F
 from absflow.columnar.expiry import TOUCHED
 from absflow.errors import StorageError
 from absflow.protocol.lineage import Compacted, begin_of, end_of
+from absflow.spark.worker.merged_sets import SHARE_BYTES, merged_rows
+from absflow.spark.worker.set_rows import set_files
 from absflow.storage import sql, state_history
-from absflow.storage.delta import tables
+from absflow.storage.delta import tables, transactions
+from absflow.storage.files import Files
 
 __all__ = ["write_compacted_set"]
+
+# Each share reads all files, so that no row has to be sent anywhere; of more, Spark shuffles.
+_MOST_SHARES = 16
+# All compactions of a table are transactions of this one.
+_APPLICATION = "absflow-compaction"
 
 
 def write_compacted_set(
@@ -37,18 +45,46 @@ def write_compacted_set(
             had.
 
     Raises:
-        StorageError: one of the sets has gone since.
+        StorageError: one of the sets has gone since, or another driver compacts at the same time.
     """
-    history = tables.read(spark, path)
-    # This read is of one version. A driver that hung, and has a newer one without knowing, must
-    # not write what is left of sets that the newer one has compacted.
-    gone = {*fact.replaces} & {*there} - tables.partition_values(history, "set_id")
-    if gone:
+    # One version is looked at and read. A driver that hung, and has a newer one without knowing,
+    # must not write what is left of sets that the newer one has compacted.
+    found = set_files(spark, path, [*fact.replaces, fact.set_id])
+    if found is None or found.bytes > _MOST_SHARES * SHARE_BYTES:
+        _by_spark(spark, path, key, fact, there, expired_upto)
+        return
+    sets = {set_id for set_id, _ in found.sizes.values()}
+    _refuse_gone(path, fact, there, sets)
+    if fact.set_id in sets:
+        return
+    files = Files(spark)
+    if transactions.plain_table(spark, path, found.schema) is None:
+        _by_spark(spark, path, key, fact, there, expired_upto)
+        return
+    rows = merged_rows(spark, files, path, key, fact, found, expired_upto)
+    # Of two drivers that do this at once one commits: this transaction reads what the other's
+    # writes, that of this application. A number that is there by now says the same.
+    number = transactions.newest_of(spark, path, _APPLICATION) + 1
+    note = {"set": fact.set_id, "replaces": list(fact.replaces)}
+    made = transactions.append_once(rows, path, _APPLICATION, number, note, if_empty=True)
+    if made is None:
         raise StorageError(
-            f"sets {sorted(gone)} of {path!r} were there when retention planned to compact "
-            f"{list(fact.replaces)}, and are gone; another driver runs retention, or somebody has "
-            "deleted rows of this table, which only absflow may"
+            f"set {fact.set_id} of {path!r} was not written: another driver has compacted there "
+            "since; retention looks again behind the next checkpoint"
         )
+
+
+def _by_spark(
+    spark: SparkSession,
+    path: str,
+    key: Sequence[str],
+    fact: Compacted,
+    there: Collection[int],
+    expired_upto: int | None,
+) -> None:
+    """The same by Spark, which shuffles: of sets that are large, or that workers cannot read."""
+    history = tables.read(spark, path)
+    _refuse_gone(path, fact, there, tables.partition_values(history, "set_id"))
     rows = history.where(F.col("set_id").isin(*fact.replaces))
     rows = state_history.newest_rows(rows, key, fact.replaces)
     if begin_of(fact.set_id) == 0:  # with older sets below, a deletion still has something to hide
@@ -61,3 +97,13 @@ def write_compacted_set(
     names = (own.get(n, F.col(sql.quoted(n))).alias(n) for n in history.columns)
     write = rows.select(*names).write.format("delta").mode("overwrite")
     write.option("replaceWhere", f"set_id = {fact.set_id}").save(path)
+
+
+def _refuse_gone(path: str, fact: Compacted, there: Collection[int], now: Collection[int]) -> None:
+    gone = {*fact.replaces} & {*there} - {*now}
+    if gone:
+        raise StorageError(
+            f"sets {sorted(gone)} of {path!r} were there when retention planned to compact "
+            f"{list(fact.replaces)}, and are gone; another driver runs retention, or somebody has "
+            "deleted rows of this table, which only absflow may"
+        )

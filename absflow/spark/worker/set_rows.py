@@ -9,6 +9,7 @@ table's log says.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,7 @@ from absflow.storage.files import Files
 from absflow.storage.session import checks_pages
 from absflow.storage.stores.contract import Store
 
-__all__ = ["SetRows"]
+__all__ = ["SetFiles", "SetRows", "set_files"]
 
 # A task reads about so many bytes, if there is work for all cores then.
 _TASK_BYTES = 128 << 20
@@ -34,6 +35,44 @@ _LEFT_OUT = ("checkpoint_id", "key_group")
 _VERSIONS = (1, 3)
 # What asks nothing of who reads the files that a version names.
 _FEATURES = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+
+
+@dataclass(frozen=True, slots=True)
+class SetFiles:
+    """The files of some sets of a state history, as one version of it names them.
+
+    Attributes:
+        schema: the columns of the table.
+        sizes: of each file, by its path in the table, its set and its bytes.
+    """
+
+    schema: pa.Schema
+    sizes: Mapping[str, tuple[int, int]]
+
+    @property
+    def bytes(self) -> int:
+        """Of all files."""
+        return sum(size for _, size in self.sizes.values())
+
+
+def set_files(spark: SparkSession, path: str, sets: Iterable[int]) -> SetFiles | None:
+    """The files of these sets in the table's newest version; None if Spark alone can read it.
+
+    Raises:
+        StorageError: the table cannot be read.
+    """
+    if is_encrypted(spark):
+        return None
+    with tables.reading(path), newest(spark, path) as version:
+        protocol, metadata = described(version)
+        named = set(protocol.get("readerFeatures", ())) <= _FEATURES
+        if protocol["minReaderVersion"] not in _VERSIONS or not named:
+            return None
+        set_id = F.col("partitionValues")["set_id"].cast("long")
+        mine = files_of(spark, version).where(set_id.isin(*sets))
+        rows = mine.select("path", set_id.alias("set_id"), "size").collect()
+        schema = to_arrow_schema(columns(metadata), timezone="UTC")
+    return SetFiles(schema, {row["path"]: (row["set_id"], row["size"]) for row in rows})
 
 
 class SetRows:
@@ -67,30 +106,15 @@ class SetRows:
             StorageError: the table cannot be read.
         """
         store, folder = self._files.for_workers(self._path)
-        with tables.reading(self._path):
-            found = None if is_encrypted(self._spark) else self._found()
+        found = set_files(self._spark, self._path, self._sets)
         if found is None:
             return map_in_arrow(self._files.reached(self.frame(), *paths), function, made)
-        schema, sizes = found
-        found_at = {file_of(folder, path): of for path, of in sizes.items()}
+        schema = pa.schema([field for field in found.schema if field.name not in _LEFT_OUT])
+        found_at = {file_of(folder, path): of for path, of in found.sizes.items()}
         parts = _parts(found_at, self._spark.sparkContext.defaultParallelism)
         read = _reader(store, parts, schema, function, check=checks_pages(self._spark))
         numbers = self._spark.range(0, len(parts), 1, len(parts)).toDF("number")
         return map_in_arrow(self._files.reached(numbers, folder, *paths), read, made)
-
-    def _found(self) -> tuple[pa.Schema, dict[str, tuple[int, int]]] | None:
-        """The columns, and of each file its set and size; None if Spark alone can read it."""
-        with newest(self._spark, self._path) as version:
-            protocol, metadata = described(version)
-            named = set(protocol.get("readerFeatures", ())) <= _FEATURES
-            if protocol["minReaderVersion"] not in _VERSIONS or not named:
-                return None
-            set_id = F.col("partitionValues")["set_id"].cast("long")
-            mine = files_of(self._spark, version).where(set_id.isin(*self._sets))
-            rows = mine.select("path", set_id.alias("set_id"), "size").collect()
-        schema = to_arrow_schema(columns(metadata), timezone="UTC")
-        schema = pa.schema([field for field in schema if field.name not in _LEFT_OUT])
-        return schema, {row["path"]: (row["set_id"], row["size"]) for row in rows}
 
 
 def _reader(

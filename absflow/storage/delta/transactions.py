@@ -46,6 +46,7 @@ __all__ = [
     "append_once",
     "committed",
     "has_any",
+    "newest_of",
     "plain_table",
 ]
 
@@ -205,7 +206,12 @@ def committed(
 
 def has_any(spark: SparkSession, path: str, app_id: str) -> bool:
     """Whether a table has a transaction of ``app_id``."""
-    return _newest(spark, path, app_id)[1] >= 0
+    return newest_of(spark, path, app_id) >= 0
+
+
+def newest_of(spark: SparkSession, path: str, app_id: str) -> int:
+    """The newest transaction of ``app_id`` that a table has; -1 without any."""
+    return _newest(spark, path, app_id)[1]
 
 
 def _newest(spark: SparkSession, path: str, app_id: str) -> tuple[_Transactions, int, int]:
