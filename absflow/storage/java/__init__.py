@@ -27,7 +27,14 @@ from pyspark.sql import functions as F
 
 from absflow.errors import StorageError
 
-__all__ = ["S3_SCHEMES", "behind_server", "only_writer", "serve_files", "use_s3_classes"]
+__all__ = [
+    "S3_SCHEMES",
+    "behind_server",
+    "job_metrics",
+    "only_writer",
+    "serve_files",
+    "use_s3_classes",
+]
 
 # What Hadoop has S3 under.
 S3_SCHEMES = ("s3a", "s3", "s3n")
@@ -135,6 +142,18 @@ def behind_server(rows: DataFrame) -> DataFrame:
     return rows.where(F.expr("reflect('absflow.FileServer', 'start') is not null"))
 
 
+def job_metrics(spark: SparkSession) -> Any:
+    """A ``JobMetrics`` in the driver's JVM; no executor needs the class."""
+    jvm: Any = spark.sparkContext._jvm
+    loader = jvm.Thread.currentThread().getContextClassLoader()
+    return (
+        _compile(jvm, "JobMetrics", loader)
+        .getClassLoader()
+        .loadClass("absflow.JobMetrics")
+        .newInstance()
+    )
+
+
 def _loaded(spark: SparkSession) -> bool:
     """See that the driver has the classes, and executors get them; false if the driver cannot."""
     jvm: Any = spark.sparkContext._jvm
@@ -161,10 +180,16 @@ def _compiled(jvm: Any, loader: Any) -> dict[str, bytes]:
     """The byte code of each class by its name."""
     found: dict[str, bytes] = {}
     for name in _SOURCES:
-        compiler = jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(loader)
-        compiler.cook(files(__package__).joinpath(f"{name}.java").read_text())
+        compiler = _compile(jvm, name, loader)
         loader = compiler.getClassLoader()
         codes = compiler.getBytecodes()
         found |= {str(each): bytes(codes[each]) for each in codes}
     return found
+
+
+def _compile(jvm: Any, name: str, loader: Any) -> Any:
+    """The compiler with a class of ours; ``loader`` has what that names."""
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(loader)
+    compiler.cook(files(__package__).joinpath(f"{name}.java").read_text())
+    return compiler
