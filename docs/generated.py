@@ -34,6 +34,7 @@ from absflow.spark.control.progress import (
     StageProgress,
 )
 from absflow.spark.control.run import Run
+from absflow.telemetry.names import METRICS
 
 _NAMES = (
     "../README.md",
@@ -43,6 +44,7 @@ _NAMES = (
     "concepts.md",
     "internals.md",
     "internals/performance.md",
+    "monitoring.md",
     "settings.md",
 )
 PAGES = tuple((Path(__file__).parent / name).resolve() for name in _NAMES)
@@ -83,6 +85,10 @@ def generated(text: str) -> str:
         "input": _diagram(_input_lines()),
         "checkpoint": _diagram(_checkpoint_lines()),
         "settings": _table(["setting", "default", "what it does"], _setting_rows()),
+        "metrics": _table(
+            ["Prometheus", "OpenTelemetry", "unit", "kind", "labels", "from", "what it is"],
+            _metric_rows(),
+        ),
         "reasons": _table(["reason", "counts as a failure", "meaning"], _reason_rows()),
         **{name: _figures(name) for name in FIGURES},
         **{block: _speed(*given) for block, given in _SPEEDS.items() if given[0] in FIGURES},
@@ -163,6 +169,21 @@ def _default(setting: Setting) -> str:
     if setting.default is None:
         return "must be given"
     return f"`{setting.default}`" if setting.default else "not set"
+
+
+def _metric_rows() -> list[list[str]]:
+    return [
+        [
+            f"`{m.shown}`",
+            f"`{m.otel}`",
+            m.unit,
+            m.kind.value,
+            ", ".join(m.labels),
+            "driver" if m.live else "tables",
+            m.words,
+        ]
+        for m in METRICS.values()
+    ]
 
 
 def _reason_rows() -> list[list[str]]:

@@ -42,6 +42,7 @@ def test_the_generated_parts_are_those_of_the_code(generated: ModuleType) -> Non
         "checkpoint",
         "commands",
         "input",
+        "metrics",
         "reasons",
         "settings",
         "speed",

@@ -36,6 +36,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import redis
+import yaml
 from kafka_topics import create
 from processes import bury, free_ports
 from pyspark.sql import SparkSession
@@ -78,6 +79,13 @@ def check_prometheus(text: str) -> None:
         subprocess.run(["promtool", "check", "config", str(conf)], check=True)
 
 
+def check_collector(conf: dict[str, Any]) -> None:
+    """Each pipeline of a collector is made of parts that are there."""
+    for pipeline in conf["service"]["pipelines"].values():
+        for part, names in pipeline.items():
+            assert set(names) <= conf[part].keys()
+
+
 def assert_told(expected: str, actual: str) -> None:
     """Every line of ``expected`` is in ``actual``, in its order; without ``...`` no other is."""
     wanted, seen = words(expected), words(actual)
@@ -117,8 +125,10 @@ class Reader:
                 self.check_settings(text)
             case "ini":
                 assert configparser.ConfigParser(interpolation=None).read_string(text) is None
-            case "yaml":
+            case "yaml" if "scrape_configs" in text:
                 check_prometheus(text)
+            case "yaml":
+                check_collector(yaml.safe_load(text))
             case _:
                 assert language in {"mermaid", "ascii", "java"}, f"what is a block of {language!r}?"
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -32,6 +31,7 @@ from absflow.cli.report.render import (
     render_problem,
 )
 from absflow.errors import AbsflowError
+from absflow.telemetry.loopback import is_for, is_local
 
 __all__ = ["PageServer"]
 
@@ -39,7 +39,6 @@ __all__ = ["PageServer"]
 _FRESH_S = 2.0
 _COOKIE = "absflow"
 _HTML = "text/html; charset=utf-8"
-_LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 # Nobody sends as much by accident.
 _LONGEST_PATH = 8192
 
@@ -67,7 +66,7 @@ class PageServer(ThreadingHTTPServer):
             OSError: somebody else listens there.
         """
         super().__init__((host, port), _Handler)
-        self.token = "" if _is_local(host) else secrets.token_urlsafe(24)
+        self.token = "" if is_local(host) else secrets.token_urlsafe(24)
         shown = f"[{host}]" if ":" in host else host
         query = f"?token={self.token}" if self.token else ""
         self.url = f"http://{shown}:{self.server_port}/{query}"
@@ -138,12 +137,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(HTTPStatus.NOT_FOUND, " ".join(str(error).split()))
 
     def _is_for_us(self) -> bool:
-        """Or a page of somebody else has made a name of its own mean this machine (rebinding)."""
         if self.server.token:
             return True
-        host = self.headers.get("Host", "")
-        name, _, port = host.rpartition(":")
-        return name in _LOCAL and port == str(self.server.server_port)
+        return is_for(self.server.server_port, self.headers.get("Host", ""))
 
     def _may(self, given: str) -> bool:
         token = self.server.token
@@ -176,10 +172,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: an address may have a token."""
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
