@@ -12,12 +12,20 @@ import pytest
 from absflow.columnar.spec import InputSpec, StageSpec
 from absflow.protocol.alignment_state import Alignment, Barrier, InputState
 from absflow.protocol.checkpoints import FailureReason, Kind, Manifest, StageManifest, StageReport
-from absflow.protocol.coordinator.messages import DiscardReport, Unexpected, WriteAbort
+from absflow.protocol.coordinator.messages import Unexpected, WriteAbort
 from absflow.spark.batch.outcome import StageOutcome, channel_control_rows
-from absflow.spark.control.effects import CoordinatorEffects, completed_line, late_line
+from absflow.spark.control.effects import CoordinatorEffects
 from absflow.spark.start.ranges import kept_ranges
+from absflow.telemetry.coordinator import completed
+from absflow.telemetry.happenings import ReportDiscarded
+from absflow.telemetry.lines import Line, lines_of, log
 
 ROWS = pa.schema([("k", pa.string())])
+
+
+def ended(manifest: Manifest, now_ms: int) -> list[Line]:
+    """What is said of a checkpoint that has completed now."""
+    return [*lines_of(completed(manifest, None, 1, now_ms, (now_ms, now_ms)))]
 
 
 def test_a_completed_checkpoint_is_a_line() -> None:
@@ -30,7 +38,10 @@ def test_a_completed_checkpoint_is_a_line() -> None:
     )
     manifest = Manifest(7, 6, 10_000, stages, Kind.SAVEPOINT)
     line = "savepoint 7 completed in 1,234 ms: 1,234 keys changed, 34,567 bytes"
-    assert completed_line(manifest, 11_234) == line
+    (said,) = ended(manifest, 11_234)
+    assert said.words == line
+    assert said.fields["rows_changed"] == 1_234
+    assert said.fields["duration_ms"] == 1_234
 
 
 def test_late_rows_are_told_with_the_checkpoint() -> None:
@@ -38,9 +49,13 @@ def test_late_rows_are_told_with_the_checkpoint() -> None:
     none, some = StageReport("x", 7, 3), StageReport("y", 7, 3, late_rows=1200)
     older = StageReport("z", 5, 1, late_rows=9)
     stages = tuple(StageManifest(report, ()) for report in (none, some, older))
-    line = "late rows before checkpoint 7: 1,200 in stage 'y'"
-    assert late_line(Manifest(7, 6, 0, stages)) == line
-    assert late_line(Manifest(7, 6, 0, stages[:1])) == ""
+    _, late = ended(Manifest(7, 6, 0, stages), 1)
+    assert late.words == (
+        "late rows before checkpoint 7: 1,200 in stage 'y'; "
+        'those of sources with late="table" are in late/SOURCE'
+    )
+    assert late.fields == {"checkpoint_id": 7, "rows": {"y": 1_200}}
+    assert len(ended(Manifest(7, 6, 0, stages[:1]), 1)) == 1
 
 
 @pytest.mark.parametrize(
@@ -89,11 +104,6 @@ def test_barriers_and_ends_of_channels_are_control_rows() -> None:
             "checkpoint 4 aborted: SNAPSHOT_FAILED: a stage's state history could not be appended "
             "(disk full)",
         ),
-        (
-            DiscardReport(4, "x", Unexpected.LATE),
-            "the report of stage x for checkpoint 4 came when that had ended; nothing is lost, "
-            "the next one has what it had",
-        ),
     ],
 )
 def test_what_becomes_of_a_checkpoint_is_a_line(
@@ -102,5 +112,24 @@ def test_what_becomes_of_a_checkpoint_is_a_line(
     """At INFO, with its harm or that there is none."""
     caplog.set_level(logging.INFO, logger="absflow")
     tables: Any = SimpleNamespace(write_abort=lambda *_: None)
-    CoordinatorEffects(tables, SimpleNamespace()).begin((action,))  # type: ignore[arg-type]
+    CoordinatorEffects(tables, SimpleNamespace(), 2).begin((action,))  # type: ignore[arg-type]
     assert [record.getMessage() for record in caplog.records] == [line]
+
+
+def test_a_report_that_is_of_no_use_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    """With its harm: none. Its fields are beside the words, for handlers that want them."""
+    caplog.set_level(logging.INFO, logger="absflow")
+    log(ReportDiscarded(4, "x", Unexpected.LATE), "flights", 2)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "the report of stage x for checkpoint 4 came when that had ended; nothing is lost, "
+        "the next one has what it had"
+    )
+    assert record.absflow == {  # type: ignore[attr-defined]
+        "event": "stage.discarded",
+        "job": "flights",
+        "attempt": 2,
+        "checkpoint_id": 4,
+        "stage": "x",
+        "why": "late",
+    }

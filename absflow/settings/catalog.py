@@ -15,6 +15,7 @@ from absflow.settings.values import (
     one_of,
     page_bytes,
     path,
+    port,
     positive_duration_ms,
     restore_target,
     size_bytes,
@@ -275,5 +276,45 @@ SETTINGS: tuple[Setting, ...] = (
         "10min",
         duration_ms,
         "After a query has run for this long, its restarts are counted from the first again.",
+    ),
+    Setting(
+        "log.format",
+        "log_format",
+        "text",
+        one_of("text", "json"),
+        "How the driver says what it does. text: in lines for people, by Python's logging as the "
+        "program has set it up. json: each line is a JSON object on stderr.",
+    ),
+    Setting(
+        "telemetry.prometheus-port",
+        "telemetry_prometheus_port",
+        "",
+        port,
+        "On which port the driver serves metrics for Prometheus, at /metrics; 0 for one that is "
+        "free, which the log names. Not set: it does not. Needs absflow[prometheus].",
+        example="9464",
+    ),
+    Setting(
+        "telemetry.prometheus-host",
+        "telemetry_prometheus_host",
+        "127.0.0.1",
+        str.strip,
+        "The address on which it does. By default nobody but this machine reaches it; elsewhere "
+        "nobody is asked for a password.",
+    ),
+    Setting(
+        "telemetry.otel",
+        "telemetry_otel",
+        "false",
+        flag,
+        "Whether the driver sends metrics and traces to an OpenTelemetry collector. Which one, the "
+        "OTEL_* environment variables say. Needs absflow[otel].",
+    ),
+    Setting(
+        "telemetry.spark-metrics",
+        "telemetry_spark_metrics",
+        "false",
+        flag,
+        "Whether the job is a source of Spark's own metrics system, and so in each of its sinks.",
     ),
 )

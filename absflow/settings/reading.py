@@ -49,6 +49,11 @@ class Settings:
     restart_max_delay_ms: int
     restart_multiplier: float
     restart_reset_after_ms: int
+    log_format: str
+    telemetry_prometheus_port: int | None
+    telemetry_prometheus_host: str
+    telemetry_otel: bool
+    telemetry_spark_metrics: bool
 
     @property
     def overtakes_after_ms(self) -> int | None:

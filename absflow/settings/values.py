@@ -16,6 +16,7 @@ __all__ = [
     "one_of",
     "page_bytes",
     "path",
+    "port",
     "positive_duration_ms",
     "restore_target",
     "size_bytes",
@@ -98,6 +99,11 @@ def count(low: int, high: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def port(text: str) -> int | None:
+    """A port; None if it is empty."""
+    return count(0, 65_535)(text) if text.strip() else None
 
 
 def factor(text: str) -> float:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from absflow.errors import JobFailedError, StorageError
 from absflow.facts.writer import FactWriter
 from absflow.protocol.alignment_state import Barrier
-from absflow.protocol.checkpoints import (
-    FailureReason,
-    Manifest,
-    own_reports,
-)
+from absflow.protocol.checkpoints import FailureReason, Manifest
 from absflow.protocol.coordinator import machine, triggers
 from absflow.protocol.coordinator.completion import unsettled_stages
 from absflow.protocol.coordinator.messages import (
@@ -29,28 +25,32 @@ from absflow.protocol.coordinator.messages import (
     RefuseRequest,
     StopJob,
     TriggerWritten,
-    Unexpected,
     WriteAbort,
     WriteBarrier,
     WriteCompletion,
     WriteEnd,
     WriteOvertake,
 )
-from absflow.protocol.coordinator.pending import Coordinator
+from absflow.protocol.coordinator.pending import Coordinator, Pending
 from absflow.protocol.event_time import to_datetime
 from absflow.protocol.lineage import Compacted
 from absflow.storage import clock
+from absflow.telemetry import coordinator as happened
+from absflow.telemetry.happenings import (
+    Finalising,
+    InputEnded,
+    JobFinished,
+    Overtaking,
+    RequestRefused,
+    Say,
+    Triggered,
+)
+from absflow.telemetry.lines import log
 
-__all__ = ["Answer", "CoordinatorEffects", "completed_line", "late_line"]
+__all__ = ["Answer", "CoordinatorEffects"]
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_WAIT_MS = 500
-# Why a stage's report is of no use, and that this does no harm.
-_USELESS = {
-    Unexpected.LATE: "came when that had ended; nothing is lost, the next one has what it had",
-    Unexpected.DUPLICATE: "came twice, as when a micro-batch runs again; it counts once",
-    Unexpected.UNKNOWN: "is of none that this driver waits for; nothing is lost",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,30 +68,18 @@ class Answer:
     failed: str = ""
 
 
-def completed_line(manifest: Manifest, now_ms: int) -> str:
-    """What a log says of a checkpoint that has completed; the times are those of the wall clock."""
-    mine = own_reports(manifest.checkpoint_id, manifest.stages)
-    keys, size = (sum(r.rows_changed for r in mine), sum(r.bytes_changed for r in mine))
-    return (
-        f"{manifest.kind.value.lower()} {manifest.checkpoint_id} completed in "
-        f"{max(0, now_ms - manifest.triggered_ms):,} ms: {keys:,} keys changed, {size:,} bytes"
-    )
-
-
-def late_line(manifest: Manifest) -> str:
-    """What a log says of rows that came late since the checkpoint before; empty if none did."""
-    n = manifest.checkpoint_id
-    reports = own_reports(n, manifest.stages)
-    late = [f"{r.late_rows:,} in stage {r.stage!r}" for r in reports if r.late_rows]
-    return f"late rows before checkpoint {n}: {', '.join(late)}" if late else ""
-
-
 class CoordinatorEffects:
     """Steps the coordinator and does what it asks for; used by one thread."""
 
-    def __init__(self, tables: FactWriter, state: Coordinator) -> None:
-        """Go on from ``state``."""
+    def __init__(self, tables: FactWriter, state: Coordinator, attempt: int) -> None:
+        """Go on from ``state`` in an attempt."""
         self._tables = tables
+        self._attempt = attempt
+        # Those before the event that is being handled, and since when the last was finalised.
+        self._pending: Mapping[int, Pending] = {}
+        self._finalising_ms = 0
+        # Is given all that happens.
+        self.say: Say = log
         # Called with every checkpoint that completes, and with the answer to every request.
         self.on_completed: Callable[[Manifest], None] = lambda _: None
         self.on_answer: Callable[[Answer], None] = lambda _: None
@@ -119,7 +107,11 @@ class CoordinatorEffects:
         waiting = [event]
         stop = False
         while waiting:
-            self.state, actions = machine.step(self.state, waiting.pop(0))
+            before, happens = self.state, waiting.pop(0)
+            self.state, actions = machine.step(before, happens)
+            self._pending = before.pending
+            for each in happened.stepped(before, happens, self.state, actions):
+                self.say(each)
             for action in actions:
                 stop = stop or isinstance(action, StopJob)
                 waiting.extend(self._do(action))
@@ -159,29 +151,24 @@ class CoordinatorEffects:
 
     def _do(self, action: Action) -> list[Event]:
         """Carry out one action; what comes of it goes back into the machine."""
-        _LOG.debug("coordinator: %s", action)
         match action:
             case WriteBarrier():
                 return [self._trigger(action)]
             case WriteOvertake(barrier):
                 return self._overtake(barrier)
             case WriteCompletion(manifest):
+                self._finalising_ms = clock.now_ms()
+                self.say(Finalising(manifest.checkpoint_id, manifest.kind))
                 self.finalise(manifest)
             case WriteAbort():
-                self._tables.write_abort(action, clock.now_ms())
-                self._say_aborted(action)
+                self._abort(action)
             case RefuseRequest(request, why):
                 self._tables.write_refusal(action, clock.now_ms())
+                self.say(RequestRefused(request, why))
                 self._answer(request, 0, why)
             case WriteEnd(root):
                 self._tables.write_end(root, clock.now_ms())
-            case DiscardReport(checkpoint_id, stage, why):
-                _LOG.info(
-                    "the report of stage %s for checkpoint %d %s",
-                    stage,
-                    checkpoint_id,
-                    _USELESS[why],
-                )
+                self.say(InputEnded(root))
             case FailJob(failures, cause):
                 count = "1 checkpoint" if failures == 1 else f"{failures} checkpoints"
                 self.failure = JobFailedError(
@@ -191,17 +178,18 @@ class CoordinatorEffects:
                 )
             case FinishJob(checkpoint_id):
                 self.finished_checkpoint = checkpoint_id
-            case StopJob():
+                self.say(JobFinished(checkpoint_id))
+            case DiscardReport() | StopJob():
                 pass
         return []
 
-    def _say_aborted(self, action: WriteAbort) -> None:
-        """To whoever reads the log, and to whoever has asked for it."""
+    def _abort(self, action: WriteAbort) -> None:
+        """State it, to whoever has asked for the checkpoint, too."""
+        now_ms, checkpoint_id = clock.now_ms(), action.barrier.checkpoint_id
+        self._tables.write_abort(action, now_ms)
+        pending = self._pending.get(checkpoint_id)
+        self.say(happened.aborted(action, pending, self._attempt, now_ms))
         why = f"{action.reason.code}: {action.reason.sentence}"
-        checkpoint_id = action.barrier.checkpoint_id
-        first = action.cause.partition("\n")[0]  # a cause may be an error of Java's
-        line = f"{why} ({first})" if first else why
-        _LOG.info("%s %d aborted: %s", action.kind.value.lower(), checkpoint_id, line)
         why += f" ({action.cause})" if action.cause else ""
         if action.request:
             self._answer(action.request, checkpoint_id, why)
@@ -218,6 +206,8 @@ class CoordinatorEffects:
             self._tables.write_barrier(action, exhausted)
         except StorageError as error:
             return CheckpointFailed(barrier.checkpoint_id, FailureReason.TRIGGER_FAILED, str(error))
+        kind, request = action.kind, action.request
+        self.say(Triggered(barrier.checkpoint_id, kind, barrier.base_id, request))
         return TriggerWritten(barrier.checkpoint_id)
 
     def _overtake(self, barrier: Barrier) -> list[Event]:
@@ -226,12 +216,13 @@ class CoordinatorEffects:
         except StorageError as error:
             reason = FailureReason.TRIGGER_FAILED
             return [CheckpointFailed(barrier.checkpoint_id, reason, str(error))]
+        self.say(Overtaking(barrier.checkpoint_id))
         return []
 
     def _complete(self, manifest: Manifest) -> Event:
-        checkpoint_id = manifest.checkpoint_id
+        checkpoint_id, ended_ms = manifest.checkpoint_id, clock.now_ms()
         try:
-            self._tables.write_completion(manifest, clock.now_ms())
+            self._tables.write_completion(manifest, ended_ms)
         except StorageError as error:
             # The commit may have landed all the same; only the table knows.
             if not self._tables.is_completed(checkpoint_id):
@@ -239,9 +230,8 @@ class CoordinatorEffects:
         now_ms = clock.now_ms()
         self.completed_count += 1
         self.completed_at = to_datetime(now_ms * 1_000)
-        _LOG.info("%s", completed_line(manifest, now_ms))
-        if late := late_line(manifest):
-            _LOG.warning('%s; those of sources with late="table" are in late/SOURCE', late)
+        pending, finalised = self.state.pending.get(checkpoint_id), (self._finalising_ms, now_ms)
+        self.say(happened.completed(manifest, pending, self._attempt, ended_ms, finalised))
         self.on_completed(manifest)
         if manifest.request:
             self._answer(manifest.request, checkpoint_id)

@@ -43,6 +43,7 @@ from absflow.spark.control.query import ChainQuery
 from absflow.spark.control.retention import Retention
 from absflow.spark.control.savepoints import Savepoints
 from absflow.spark.control.sigterm import SavepointOnSigterm, check_main_thread
+from absflow.spark.control.telemetry import Telemetry, set_up
 from absflow.spark.model import JobSpec
 from absflow.spark.start.attempt import prepare_attempt
 from absflow.spark.start.ranges import kept_ranges, shuffle_partitions
@@ -50,6 +51,7 @@ from absflow.storage import clock
 from absflow.storage.delta import tables
 from absflow.storage.root import StorageRoot
 from absflow.storage.session import conf_set
+from absflow.telemetry.happenings import JobEnded, JobStarted
 
 __all__ = ["JobLoop"]
 
@@ -86,6 +88,7 @@ class JobLoop:
         """Prepare everything; nothing of the job runs yet. Raises as :class:`Run` does."""
         if job.settings.savepoint_on_sigterm:
             check_main_thread()
+        set_up(job.settings)
         self.done = threading.Event()
         self.failure: BaseException | None = None
         self.unflushed: dict[str, int] = {}
@@ -97,7 +100,10 @@ class JobLoop:
         self._events: queue.SimpleQueue[_Posted] = queue.SimpleQueue()
         self._prepared = prepared = prepare_attempt(root, job)
         self._attempt = prepared.attempt
-        self._coordinator = CoordinatorEffects(prepared.facts, prepared.coordinator)
+        coordinator = prepared.coordinator
+        self._telemetry = Telemetry(root.spark, job, self._attempt, coordinator.completed)
+        self._coordinator = CoordinatorEffects(prepared.facts, coordinator, self._attempt)
+        self._coordinator.say = self._telemetry.say
         try:
             requests = Requests(root.spark, root.files, root.layout, prepared.claim.incarnation)
             self._backpressure = Backpressure(
@@ -122,6 +128,7 @@ class JobLoop:
             partial(failure_of, root),
             self._backpressure,
             self._events.put,
+            self._telemetry.say,
         )
         self._occupation = Occupation(time.monotonic())
         self._session = ExitStack()
@@ -187,6 +194,7 @@ class JobLoop:
         # File sources ask this session in every batch, Delta's a copy of it that a query makes.
         self._session.enter_context(conf_set(self._spark, self._prepared.session))
         self._session.enter_context(self._root.files.only_writer(self._root.layout.own_tables))
+        self._telemetry.start(self.progress)
         try:
             self._publisher.start()
             self._coordinator.begin(self._prepared.recovered)
@@ -205,11 +213,10 @@ class JobLoop:
             )
         except BaseException:
             self._stop_queries()
+            self._telemetry.close()
             self._prepared.claim.lock.release()
             raise
-        _LOG.info("%s", self._started_line())
-        if kept := self._kept_line():
-            _LOG.warning("%s", kept)
+        self._say_started()
         self._lookout.start()
         self._thread.start()
         atexit.register(self._stop_with_program)
@@ -221,23 +228,16 @@ class JobLoop:
                 self._settings.savepoint_timeout_ms,
             )
 
-    def _started_line(self) -> str:
-        prepared = self._prepared
-        newest = prepared.newest_completed
-        return (
-            f"job {self.job!r} started on {self._root.layout.root}: attempt {prepared.attempt}, "
-            f"driver {prepared.claim.incarnation}, "
-            + (f"goes on from checkpoint {newest}" if newest else "no checkpoint yet")
-        )
-
-    def _kept_line(self) -> str:
-        prepared = self._prepared
-        return kept_ranges(
-            prepared.attempt,
-            len(next(iter(prepared.ranges.values()))),
-            self._settings.key_groups,
-            shuffle_partitions(self._spark),
-        )
+    def _say_started(self) -> None:
+        prepared, root = self._prepared, self._root.layout.root
+        if prepared.restored is not None:
+            self._telemetry.say(prepared.restored)
+        number, newest = prepared.claim.incarnation, prepared.newest_completed
+        self._telemetry.say(JobStarted(root, prepared.attempt, number, newest))
+        ranges = len(next(iter(prepared.ranges.values())))
+        partitions = shuffle_partitions(self._spark)
+        if kept := kept_ranges(prepared.attempt, ranges, self._settings.key_groups, partitions):
+            _LOG.warning("%s", kept)
 
     def _stop_with_program(self) -> None:
         """A program that ends, by Ctrl-C or not, ends its job in order, if that takes no long time.
@@ -342,6 +342,7 @@ class JobLoop:
             self._settings.restart_policy,
             self._prepared.claim,
             self._prepared.state_tables,
+            self._telemetry.say,
         )
 
     def _end(self) -> None:
@@ -359,8 +360,9 @@ class JobLoop:
             _LOG.exception("while the job was being stopped")
             self.failure = self.failure or _failed(error)
         finally:
-            why = f": {str(self.failure).splitlines()[0]}" if self.failure else ""
-            _LOG.info("job %r ended%s", self.job, why)
+            why = str(self.failure).splitlines()[0] if self.failure else ""
+            self._telemetry.say(JobEnded(why, isinstance(self.failure, FencedError)))
+            self._telemetry.close()
             self.done.set()
             self._savepoints.refuse_all()
             atexit.unregister(self._stop_with_program)

@@ -36,6 +36,7 @@ from absflow.spark.model import JobSpec
 from absflow.storage import clock
 from absflow.storage.delta import tables
 from absflow.storage.root import StorageRoot
+from absflow.telemetry.happenings import PublicationFailed, Published, Say
 from absflow.transactional import TransactionalSink
 
 __all__ = ["Publisher"]
@@ -62,6 +63,7 @@ class Publisher:
         policy: RestartPolicy,
         claim: Claim,
         state_tables: Mapping[str, str],
+        say: Say,
     ) -> None:
         """Nothing is published before :meth:`start`.
 
@@ -75,6 +77,7 @@ class Publisher:
             policy: when a failed write is tried again, and how often once the job ends.
             claim: this driver's; its fence is asked before each write.
             state_tables: name of the state history of each stage.
+            say: is given what happens.
         """
         self._root = root
         self._job = job
@@ -83,6 +86,7 @@ class Publisher:
         self._policy = policy
         self._claim = claim
         self._state_tables = state_tables
+        self._say = say
         self._outboxes = {name: self._outbox(name, each, branch) for name, each in owed.items()}
 
     def start(self) -> None:
@@ -257,15 +261,16 @@ class _Outbox:
     def _run(self) -> None:
         sc = self._publisher._root.spark.sparkContext
         sc.setLocalProperty("spark.scheduler.pool", _POOL)
-        while (publication := self._next()) is not None:
-            if not self._publish(publication):
+        while (waiting := self._next()) is not None:
+            publication, since_ms = waiting
+            if not self._publish(publication, clock.steady_ms() - since_ms):
                 return
             with self._changed:
                 self._waiting.popleft()
                 self._said = SinkProgress(published=publication.checkpoint_id)
 
-    def _next(self) -> Publication | None:
-        """The publication to make; None once there will be none."""
+    def _next(self) -> tuple[Publication, int] | None:
+        """The publication to make, and since when it waits; None once there will be none."""
         with self._changed:
             while not self._waiting:
                 if self._closed_ms is not None:
@@ -273,11 +278,12 @@ class _Outbox:
                 self._changed.wait()
             while self._newest_only and len(self._waiting) > 1:
                 self._waiting.popleft()
-            return self._waiting[0][0]
+            return self._waiting[0]
 
-    def _publish(self, publication: Publication) -> bool:
+    def _publish(self, publication: Publication, waited_ms: int) -> bool:
         """Publish, until it is done or has failed too often at the job's end; whether it is."""
         tried, policy = Restarts(), self._publisher._policy
+        begun_ms = clock.now_ms()
         while True:
             try:
                 self._publisher._write(self._sink, publication, self._lanes)
@@ -290,22 +296,26 @@ class _Outbox:
                     self._failure = publication, error
                     return False
                 wait_ms = policy.max_ms if delay is None else delay
-                _LOG.warning(
-                    "checkpoint %d could not be published to sink %s, and is tried again in %d ms: "
-                    "%s",
-                    publication.checkpoint_id,
-                    self._sink,
-                    wait_ms,
-                    without_stack(str(error)),
-                )
+                n, words = publication.checkpoint_id, without_stack(str(error))
+                self._publisher._say(PublicationFailed(self._sink, n, wait_ms, words))
                 _LOG.debug("the same with its stack", exc_info=True)
                 self._note(error)
                 self._wait(wait_ms)
             else:
-                _LOG.info(
-                    "checkpoint %d published to sink %s", publication.checkpoint_id, self._sink
-                )
+                self._publisher._say(self._published(publication, waited_ms, begun_ms))
                 return True
+
+    def _published(self, of: Publication, waited_ms: int, begun_ms: int) -> Published:
+        return Published(
+            self._sink,
+            of.checkpoint_id,
+            of.after,
+            of.attempt,
+            waited_ms,
+            begun_ms,
+            clock.now_ms(),
+            self._said.failures,
+        )
 
     def _gives_up(self, delay_ms: int | None) -> bool:
         """Whether the job ends, and it was tried often enough, or long enough: a try may hang."""

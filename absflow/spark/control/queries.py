@@ -8,7 +8,6 @@ the rows of its batch are lost to :class:`absflow.spark.control.progress.StagePr
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -25,10 +24,11 @@ from absflow.spark.control.failures import QueryFailure
 from absflow.spark.control.progress import StageProgress
 from absflow.spark.control.query import ChainQuery
 from absflow.storage import clock
+from absflow.telemetry.happenings import BatchRan, QueryFailed, QueryRestarted, Say
+from absflow.telemetry.lines import log
 
 __all__ = ["Queries"]
 
-_LOG = logging.getLogger(__name__)
 _LOOK_EVERY_MS = 5_000
 
 
@@ -42,6 +42,7 @@ class Queries:
         failure: Callable[[str], QueryFailure],
         backpressure: Backpressure,
         post: Callable[[InputExhausted | QueryDied], None],
+        say: Say = log,
     ) -> None:
         """Without any yet.
 
@@ -51,12 +52,14 @@ class Queries:
             failure: what is to be said of one that died with an error of this text.
             backpressure: is given how far each is.
             post: puts an event into the queue of the job's thread.
+            say: is given what happens to them.
         """
         self._job = job
         self._policy = policy
         self._failure = failure
         self._backpressure = backpressure
         self._post = post
+        self._say = say
         self._queries: list[ChainQuery] = []
         self._by_run: dict[str, ChainQuery] = {}
         self._looked_ms = 0
@@ -94,6 +97,7 @@ class Queries:
         if event.batch_id <= before.batch_id:
             return  # it was seen before its event came
         self._backpressure.done(query.names[0], event)
+        self._say(BatchRan(query.names[0], event.end_ms - event.start_ms))
         rows, took_ms = query.rows_of(event), max(1, event.end_ms - event.start_ms)
         query.progress = StageProgress(
             event.batch_id, before.total_rows + rows, rows * 1000 / took_ms
@@ -141,7 +145,7 @@ class Queries:
                     f"a row (spark.absflow.restart.attempts is {policy.attempts})",
                 )
             ) from failed.cause
-        _LOG.warning("%s died, restart in %d ms: %s", query.title, delay, failed.words)
+        self._say(QueryFailed(tuple(query.names), query.title, delay, failed.words))
         query.restart_at_ms = now + delay
 
     def look(self, now_ms: int) -> None:
@@ -179,7 +183,7 @@ class Queries:
             query.started_ms = clock.steady_ms()  # so that this one is in a row with the last
             self._failed(query, str(error))
         else:
-            _LOG.info("%s restarted", query.title)
+            self._say(QueryRestarted(tuple(query.names), query.title))
 
     def _start(self, query: ChainQuery) -> None:
         query.start()

@@ -56,6 +56,7 @@ from absflow.storage import clock, state_history
 from absflow.storage.delta import tables, transactions
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
+from absflow.telemetry.happenings import Restored, Steps
 from absflow.transactional import TransactionalSink
 
 __all__ = ["PreparedAttempt", "prepare_attempt", "prepare_sinks"]
@@ -83,6 +84,7 @@ class PreparedAttempt:
         branch: of the job as it is now; empty if it has no on-checkpoint sink.
         newest_completed: the newest completed checkpoint on the branch; 0 if there is none.
         times: of each stage with event time what it began the attempt with.
+        restored: the restore that this driver has begun the attempt with; None without any.
     """
 
     layout: Layout
@@ -100,6 +102,7 @@ class PreparedAttempt:
     branch: Branch
     newest_completed: int
     times: Mapping[str, EventTime]
+    restored: Restored | None
 
 
 def prepare_attempt(root: StorageRoot, job: JobSpec) -> PreparedAttempt:
@@ -121,11 +124,13 @@ def prepare_attempt(root: StorageRoot, job: JobSpec) -> PreparedAttempt:
     check_workers(root.spark, [package for packages in given for package in packages])
     check_root(root.spark, root.files, job.settings.storage_path)
     lock = hold(root.layout.root, lambda: decide_start(root, job))
+    steps = Steps(clock.now_ms)
     try:
-        decision = decide_start(root, job)
+        with steps.of("plan"):
+            decision = decide_start(root, job)
         policy = job.settings.restart_policy
         claim = Claim(root, job.graph.job, fingerprint(job.graph), lock, decision.facts, policy)
-        return _prepare(root, job, decision, claim)
+        return _prepare(root, job, decision, claim, steps)
     except BaseException:
         lock.release()
         raise
@@ -191,7 +196,7 @@ def _check_unwritten(root: StorageRoot, job: JobSpec, attempt: int) -> None:
 
 
 def _prepare(
-    root: StorageRoot, job: JobSpec, decision: StartDecision, claim: Claim
+    root: StorageRoot, job: JobSpec, decision: StartDecision, claim: Claim, steps: Steps
 ) -> PreparedAttempt:
     """Steps 4 to 8."""
     # Before the claim: an attempt that was claimed and never got ready rewinds the job, for the
@@ -211,9 +216,10 @@ def _prepare(
     with _failure_recorded(claim, decision):
         _create_tables(root, job, attempt, histories)
         facts = claim.tables(attempt)
-        ready = decision.ready
+        ready, made = decision.ready, None
         if ready is None:
-            ready = _make_ready(root, job, decision, ranges, claim)
+            ready = _make_ready(root, job, decision, ranges, claim, steps)
+            made = _restored(decision, steps)
             claim.record(attempt, AttemptFact.READY, asdict(ready))
     origin = decision.origin
     coordinator, recovered = facts.recover(
@@ -238,6 +244,7 @@ def _prepare(
         branch=branch,
         newest_completed=completed or (origin.checkpoint_id if origin else 0),
         times={name: event_time.from_json(text) for name, text in ready.times.items()},
+        restored=made,
     )
 
 
@@ -315,6 +322,7 @@ def _make_ready(
     decision: StartDecision,
     ranges: Mapping[str, Sequence[int]],
     claim: Claim,
+    steps: Steps,
 ) -> Ready:
     """Bring what a new attempt needs; what its READY fact says."""
     # Before the restore: what is written from now on is for this attempt.
@@ -325,10 +333,11 @@ def _make_ready(
     if isinstance(decision.start, Restore) and decision.restore is not None:
         for dead in decision.start.discard:
             root.files.delete_folder(root.layout.work(dead))
-        bring_state(root, job, decision.restore, ranges)
+        bring_state(root, job, decision.restore, ranges, steps)
         # Before the first of them: behind it the attempt before cannot go on any more.
         claim.record(decision.attempt, AttemptFact.RESTORED)
-        put_sinks_back(root, job, decision.restore)
+        with steps.of("sinks"):
+            put_sinks_back(root, job, decision.restore)
     return Ready(
         control=(barriers, overtakes),
         full=decision.restore is not None and decision.restore.full,
@@ -337,6 +346,14 @@ def _make_ready(
         on_checkpoint=dict(job.graph.published),
         times=_times(job, decision.restore),
     )
+
+
+def _restored(decision: StartDecision, steps: Steps) -> Restored | None:
+    plan = decision.restore
+    if plan is None:
+        return None
+    keys = sum(fit.keys for fit in plan.stages)
+    return Restored(str(plan.origin), plan.attempt, keys, tuple(steps.done))
 
 
 def _times(job: JobSpec, restore: RestorePlan | None) -> dict[str, str]:

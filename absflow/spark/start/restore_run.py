@@ -44,6 +44,7 @@ from absflow.spark.stream.pages import write_pages
 from absflow.storage import clock
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
+from absflow.telemetry.happenings import Steps
 
 __all__ = ["bring_state", "put_sinks_back"]
 
@@ -52,7 +53,11 @@ _COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
 
 
 def bring_state(
-    root: StorageRoot, job: JobSpec, plan: RestorePlan, ranges: Mapping[str, Sequence[int]]
+    root: StorageRoot,
+    job: JobSpec,
+    plan: RestorePlan,
+    ranges: Mapping[str, Sequence[int]],
+    steps: Steps,
 ) -> None:
     """Give the stages their state and positions.
 
@@ -61,6 +66,7 @@ def bring_state(
         job: the job.
         plan: what to do.
         ranges: of each stage, the keys by which Spark knows its key-group ranges.
+        steps: measures what it does.
 
     Raises:
         RestoreError: a stage has not the keys that the checkpoint counted.
@@ -73,7 +79,7 @@ def bring_state(
     fits = {fit.stage: fit for fit in plan.stages}
     with explained(root.spark, Layout(plan.origin.root)):
         for chain in job.graph.chains:
-            _seed(root, job, plan, ranges, [fits[name] for name in chain])
+            _seed(root, job, plan, ranges, [fits[name] for name in chain], steps)
 
 
 def put_sinks_back(root: StorageRoot, job: JobSpec, plan: RestorePlan) -> None:
@@ -100,6 +106,7 @@ def _seed(
     plan: RestorePlan,
     ranges: Mapping[str, Sequence[int]],
     fits: Sequence[StageFit],
+    steps: Steps,
 ) -> None:
     """Run batch 0 of a chain's query on the restored state, then set its positions."""
     spark, layout = root.spark, root.layout
@@ -112,22 +119,24 @@ def _seed(
         upgrade = job.graph.upgrades[fit.stage]
         spec = job.graph.stages[fit.stage]
         files = state_files(root, job.settings, fit.stage, plan.attempt)
-        pages = state_pages(root, spec, upgrade, plan, fit, page_bytes, files, moved_ms)
-        write_pages(pages, layout.restored(fit.stage, plan.attempt), "overwrite", page_bytes)
-        check_state(root, plan, fit)
+        with steps.of("read", fit.stage):
+            pages = state_pages(root, spec, upgrade, plan, fit, page_bytes, files, moved_ms)
+            write_pages(pages, layout.restored(fit.stage, plan.attempt), "overwrite", page_bytes)
+            check_state(root, plan, fit)
     specs = [job.graph.stages[name] for name in chain]
     restored = _RestoreBatch(specs, plan.origin.checkpoint_id)
-    query = start_query(
-        restored_pages(root, job, chain, plan.attempt, ranges)
-        .writeStream.foreachBatch(restored)
-        .queryName(f"{query_name(job.graph.job, chain)}/restore")
-        .outputMode("append")
-        .trigger(availableNow=True)
-        .option("checkpointLocation", layout.spark_checkpoint(chain[0], plan.attempt)),
-        spark,
-        specs,
-    )
-    query.awaitTermination()
+    with steps.of("load", *chain):
+        query = start_query(
+            restored_pages(root, job, chain, plan.attempt, ranges)
+            .writeStream.foreachBatch(restored)
+            .queryName(f"{query_name(job.graph.job, chain)}/restore")
+            .outputMode("append")
+            .trigger(availableNow=True)
+            .option("checkpointLocation", layout.spark_checkpoint(chain[0], plan.attempt)),
+            spark,
+            specs,
+        )
+        query.awaitTermination()
     for fit in fits:
         keys = restored.keys.get(fit.stage, 0)
         # Of keys that the stage still kept some may have expired: those are not restored.
@@ -140,9 +149,11 @@ def _seed(
             )
         for name, state in fit.in_flight:
             spec = job.graph.stages[fit.stage]
-            bring_in_flight(root, plan, spec, name, state, page_bytes)
-    _forget_pages(root, plan.attempt, specs, {fit.stage for fit in fits if fit.in_flight})
-    _set_positions(root, plan, specs[0])
+            with steps.of("in_flight", fit.stage):
+                bring_in_flight(root, plan, spec, name, state, page_bytes)
+    with steps.of("positions", *chain):
+        _forget_pages(root, plan.attempt, specs, {fit.stage for fit in fits if fit.in_flight})
+        _set_positions(root, plan, specs[0])
 
 
 def _forget_pages(
