@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +13,14 @@ import pytest
 from absflow.columnar.spec import InputSpec, StageSpec
 from absflow.protocol.alignment_state import Alignment, Barrier, InputState
 from absflow.protocol.checkpoints import FailureReason, Kind, Manifest, StageManifest, StageReport
-from absflow.protocol.coordinator.messages import Unexpected, WriteAbort
+from absflow.protocol.coordinator.messages import RootInput, Unexpected, WriteAbort
 from absflow.spark.batch.outcome import StageOutcome, channel_control_rows
 from absflow.spark.control.effects import CoordinatorEffects
 from absflow.spark.start.ranges import kept_ranges
-from absflow.telemetry.coordinator import completed
+from absflow.telemetry import happenings
+from absflow.telemetry.coordinator import aborted, completed
 from absflow.telemetry.happenings import ReportDiscarded
-from absflow.telemetry.lines import Line, lines_of, log
+from absflow.telemetry.lines import EVENTS, Line, lines_of, log
 
 ROWS = pa.schema([("k", pa.string())])
 
@@ -133,3 +135,38 @@ def test_a_report_that_is_of_no_use_is_a_line(caplog: pytest.LogCaptureFixture) 
         "stage": "x",
         "why": "late",
     }
+
+
+def test_every_happening_has_its_line_and_every_line_its_fields() -> None:
+    """As JSON has values; in one line each, whatever an error says."""
+    report = StageReport("x", 7, 3, late_rows=2)
+    manifest = Manifest(7, 6, 10_000, (StageManifest(report, (7,)),))
+    abort = WriteAbort(Barrier(8), FailureReason.EXPIRED, "no report from x\n\tat org.Java")
+    said = (
+        happenings.JobStarted("file:/job", 1, 2, 6),
+        happenings.Restored("file:/job#6", 2, 12, (happenings.Step("read", 0, 500, ("x",)),)),
+        happenings.Triggered(7, Kind.SAVEPOINT, 0, "request-1"),
+        happenings.Overtaking(7),
+        happenings.StageDone(report),
+        happenings.SnapshotFound(7, "x", 12),
+        happenings.Finalising(7, Kind.CHECKPOINT),
+        completed(manifest, None, 1, 11_000, (10_900, 11_010)),
+        aborted(abort, None, 1, 12_000),
+        happenings.ReportDiscarded(7, "x", Unexpected.DUPLICATE),
+        happenings.RequestRefused("request-2", "the job is stopping"),
+        happenings.InputEnded(RootInput("x", "source")),
+        happenings.QueryFailed(("x", "y"), "stages 'x', 'y'", 100, "it broke"),
+        happenings.QueryRestarted(("x", "y"), "stages 'x', 'y'"),
+        happenings.PublicationFailed("out", 7, 1_000, "no route"),
+        happenings.Published("out", 7, 6, 1, 5, 11_100, 11_300, 1),
+        happenings.JobStopping(),
+        happenings.JobFinished(7),
+        happenings.JobEnded("it broke"),
+    )
+    lines = [line for each in said for line in lines_of(each, "flights")]
+    assert {line.event for line in lines} == EVENTS.keys()
+    assert [line.words for line in lines if "\n" in line.words] == []
+    assert all(json.loads(json.dumps(line.fields)) == line.fields for line in lines)
+    restored = next(line for line in lines if line.event == "restore.done")
+    assert restored.words == "restored file:/job#6 in 500 ms: 12 keys"
+    assert [*lines_of(happenings.BatchRan("x", 5))] == []
