@@ -4,20 +4,16 @@ Rules are run by Prometheus' own ``promtool`` over series that are written down 
 Prometheus scrapes ``absflow serve`` of a job whose checkpoints fail.
 """
 
-import json
 import logging
 import re
-import shutil
-import socket
 import subprocess
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
 import yaml
 from commands_run import document
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_server import ALERTS, await_alert, program
 from storage_roots import end_driver
 from test_serve_command import ask, served
 
@@ -25,14 +21,7 @@ from absflow.telemetry.lines import EVENTS
 from absflow.telemetry.names import METRICS
 
 ROOT = Path(__file__).parents[2]
-ALERTS = ROOT / "monitoring" / "alerts.yml"
 RULES = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
-
-
-def program(name):
-    found = shutil.which(name)
-    assert found, f"no {name} is installed: apt-get install prometheus"
-    return found
 
 
 def scraped(root):
@@ -201,41 +190,5 @@ def test_it_fires_when_it_must_and_else_does_not(alert, at, fires, calm, tmp_pat
 
 def test_a_real_prometheus_fires(small, tmp_path):
     """The newest checkpoint of this job is of January, its driver may still run."""
-    with served(small) as server, socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-        free.close()
-        conf = {
-            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-            "rule_files": [str(ALERTS)],
-            "scrape_configs": [
-                {
-                    "job_name": "absflow",
-                    "static_configs": [{"targets": [f"127.0.0.1:{server.server_port}"]}],
-                }
-            ],
-        }
-        (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(conf))
-        command = [program("prometheus"), f"--config.file={tmp_path / 'prometheus.yml'}"]
-        command += [f"--storage.tsdb.path={tmp_path / 'data'}"]
-        command += [f"--web.listen-address=127.0.0.1:{port}"]
-        with (tmp_path / "log").open("w") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            deadline, firing = time.monotonic() + 120, set()
-            while "AbsflowCheckpointOld" not in firing:
-                assert process.poll() is None, (tmp_path / "log").read_text()
-                assert time.monotonic() < deadline, (tmp_path / "log").read_text()
-                time.sleep(0.5)
-                firing = _firing(port)
-        finally:
-            process.kill()
-            process.wait()
-
-
-def _firing(port):
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/alerts", timeout=10) as answer:
-            alerts = json.load(answer)["data"]["alerts"]
-    except OSError:  # it is not up yet
-        return set()
-    return {a["labels"]["alertname"] for a in alerts if a["state"] == "firing"}
+    with served(small) as server:
+        await_alert("AbsflowCheckpointOld", server.server_port, tmp_path)

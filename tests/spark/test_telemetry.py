@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 from chain import chain, check, conf, run, wait
 from diamond import write_source
+from failing import slow
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from otlp_receiver import Receiver, attributes, receiver, value_of
 from processes import free_ports
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_server import await_alert
 from pyspark.sql import SparkSession
 from session import settings
 
@@ -280,3 +283,32 @@ def test_a_port_that_is_taken_is_tried_again(
         wait(lambda: "metrics for Prometheus" in caplog.text, running)
         assert scraped(url_in(caplog.text))["absflow_attempt",] == 1
         running.stop()
+
+
+def test_a_job_whose_checkpoints_fail_wakes_somebody(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a real Prometheus that scrapes its driver; and each of them is a span that has failed."""
+    write_source(tmp_path / "a", files=2, rows=60, seed=5)
+    (port,) = free_ports(1)
+    given = conf(
+        tmp_path,
+        checkpoint__interval="500ms",
+        checkpoint__timeout="100ms",
+        checkpoint__tolerable_failed="1000",
+        telemetry__prometheus_port=str(port),
+        telemetry__otel="true",
+    )
+    with receiver() as collector, settings(spark, given):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        running = chain(spark, tmp_path, bounded=False, process=slow).start()
+        await_alert("AbsflowCheckpointsAborted", port, tmp_path)
+        seen = scraped(f"http://127.0.0.1:{port}/metrics")
+        collector.wait(lambda: len(collector.named("checkpoint")) >= 2)
+        running.stop()
+    expired = ("error_type", "EXPIRED"), ("kind", "checkpoint"), ("outcome", "aborted")
+    assert seen[("absflow_checkpoint_total", *expired)] >= 2
+    span = collector.named("checkpoint")[0]
+    assert span.status.code == Status.StatusCode.STATUS_CODE_ERROR
+    assert attributes(span)["error.type"] == "EXPIRED"
+    assert "no report from" in span.status.message
