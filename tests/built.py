@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-# What the sdist is made of, beside the package.
+# What is installed: the package, and the module by which pytest finds the kit.
+PACKAGE = ("absflow", "_absflow_pytestplugin.py")
+# What the sdist is made of, beside it.
 _FILES = ("setup.cfg", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE")
 
 
@@ -28,7 +30,7 @@ def tracked(*paths: str) -> list[str]:
 def build(folder: Path) -> tuple[Path, Path]:
     """Build both in ``folder`` from a copy of the checkout, tests included, without a network."""
     source = folder / "source"
-    for name in tracked(*_FILES, "absflow", "tests"):
+    for name in tracked(*_FILES, *PACKAGE, "tests"):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, source / name)
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), "."]

@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from built import ROOT, build, clean, tracked
+from built import PACKAGE, ROOT, build, clean, tracked
 from packaging.metadata import Metadata
 
 
@@ -35,7 +35,7 @@ def test_the_wheel_has_the_package_and_nothing_else(built: tuple[Path, Path]) ->
         names = {name for name in wheel.namelist() if not name.endswith("/")}
         text = wheel.read(f"absflow-{version()}.dist-info/METADATA")
     package = {name for name in names if ".dist-info/" not in name}
-    assert package == set(tracked("absflow"))
+    assert package == set(tracked(*PACKAGE))
     for ending in ("py.typed", "page.css", "page.js", ".jinja", ".java", "job.py.txt"):
         assert any(name.endswith(ending) for name in package)
     metadata = Metadata.from_email(text, validate=True)
@@ -49,7 +49,7 @@ def test_the_sdist_has_no_tests_and_makes_the_same_wheel(built: tuple[Path, Path
     with tarfile.open(built[1]) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     assert [name for name in names if name.startswith(("tests", "docs", "benchmarks"))] == []
-    assert {"LICENSE", "README.md", "CHANGELOG.md", "setup.cfg", *tracked("absflow")} <= names
+    assert {"LICENSE", "README.md", "CHANGELOG.md", "setup.cfg", *tracked(*PACKAGE)} <= names
 
 
 def test_an_environment_of_its_own_runs_it(built: tuple[Path, Path], tmp_path: Path) -> None:
