@@ -96,8 +96,8 @@ def generated(text: str) -> str:
         "wings": "\n".join(["```mermaid", "flowchart TD", *_wing_lines(), "```"]),
     }
     for name, block in blocks.items():
-        pattern = rf"(<!-- generated {name} -->\n).*?(\n<!-- end -->)"
-        text = re.sub(pattern, lambda m, b=block: m[1] + b + m[2], text, flags=re.DOTALL)
+        pattern = rf"(<!-- generated {name} -->\n).*?(<!-- end -->)"
+        text = re.sub(pattern, lambda m, b=block: f"{m[1]}{b}\n{m[2]}", text, flags=re.DOTALL)
     return text
 
 
