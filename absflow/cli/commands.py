@@ -10,15 +10,17 @@ from typing import Any
 import click
 
 from absflow.cli import asking, documents, tables
-from absflow.cli.completion_command import completed_ids, completion_command, stage_names
+from absflow.cli.completion_command import (
+    checkpoint_argument,
+    completion_command,
+    stage_argument,
+)
 from absflow.cli.doctor_command import doctor_command
 from absflow.cli.new_command import new_command
 from absflow.cli.options import (
-    LATEST,
     Wanted,
     WithExamples,
     at_option,
-    checkpoint_named,
     limit_option,
     limited,
     on_storage,
@@ -106,13 +108,7 @@ def history(
         'absflow show "2026-11-23 09:00"',
     ],
 )
-@click.argument(
-    "checkpoint_id",
-    metavar="[ID]",
-    default=LATEST,
-    callback=checkpoint_named,
-    shell_complete=completed_ids,
-)
+@checkpoint_argument
 @on_storage
 def show(
     checkpoint_id: Wanted, storage: str | None, properties_file: Path | None, as_json: bool
@@ -161,7 +157,7 @@ absflow.add_command(completion_command)
         "absflow state aircraft --at 4 --key tailnum=N14228",
     ],
 )
-@click.argument("stage", shell_complete=stage_names)
+@stage_argument
 @at_option
 @click.option(
     "--key",

@@ -5,20 +5,14 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from absflow.cli.options import LATEST, WithExamples, root_of
+from absflow.cli.options import LATEST, WithExamples, checkpoint_named, root_of
 from absflow.cli.reader import Reader
 from absflow.errors import AbsflowError
 from absflow.protocol.checkpoints import Status
 
-__all__ = ["completed_ids", "completion_command", "stage_names"]
+__all__ = ["checkpoint_argument", "completed_ids", "completion_command", "stage_argument"]
 
-# Where a shell reads the script from when it starts.
-_FILES = {
-    "bash": "~/.bashrc",
-    "zsh": "~/.zshrc",
-    "fish": "~/.config/fish/completions/absflow.fish",
-}
-_SHELLS = tuple(_FILES)
+_SHELLS = ("bash", "zsh", "fish")
 _VARIABLE = "_ABSFLOW_COMPLETE"
 
 
@@ -44,7 +38,7 @@ def completion_command(shell: str) -> None:
     click.echo(made(root.command, {}, "absflow", _VARIABLE).source())
 
 
-def stage_names(
+def _stage_names(
     context: click.Context, _: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """The job's stages that begin so; none if it cannot be read, as a shell has no room to say."""
@@ -78,3 +72,14 @@ def _reader(context: click.Context) -> Reader | None:
         return Reader(root_of(given.get("storage"), given.get("properties_file")))
     except (AbsflowError, click.UsageError, OSError):
         return None
+
+
+# The checkpoint that a command is for, by default the latest; and the stage.
+checkpoint_argument = click.argument(
+    "checkpoint_id",
+    metavar="[ID]",
+    default=LATEST,
+    callback=checkpoint_named,
+    shell_complete=completed_ids,
+)
+stage_argument = click.argument("stage", shell_complete=_stage_names)

@@ -91,10 +91,9 @@ def _job_check(root: str) -> Check:
     said = f"driver {status.incarnation} has {status.end}" if status.end else "a driver runs"
     if status.end and left:
         said += f" and left {left} checkpoints unfinished, which the next start aborts"
-    completed = status.last.checkpoint_id if status.last else 0
-    behind = [name for name, published in status.sinks.items() if published < completed]
+    behind = [name for name, n in status.sinks.items() if n < status.completed_id]
     if behind:
-        owes = f"checkpoint {completed} is not published in {', '.join(behind)} yet"
+        owes = f"checkpoint {status.completed_id} is not published in {', '.join(behind)} yet"
         said += f"; {owes}, which a running job does"
     return Check("job", f"{said} (attempt {status.attempt})", "any", "", True)
 

@@ -203,8 +203,8 @@ def short(record: CheckpointRecord) -> Document:
         "triggered_at": plain(record.triggered_at),
         "ended_at": plain(record.ended_at),
         "duration_ms": record.duration_ms,
-        "rows_changed": sum(r.rows_changed for r in own) if own else None,
-        "bytes_changed": sum(r.bytes_changed for r in own) if own else None,
+        "rows_changed": record.rows_changed if own else None,
+        "bytes_changed": record.bytes_changed if own else None,
     }
 
 

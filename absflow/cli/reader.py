@@ -274,24 +274,21 @@ class Reader:
             and (upto is None or record.checkpoint_id <= upto)
             and any(each.report.stage == stage for each in record.stages)
         ]
-        newest = ids[-most:]
         at = {
-            number: (manifest.stage(stage), self.columns(stage, taken))
-            for number, (manifest, taken) in self._manifests(newest).items()
+            number: (found, self.columns(stage, taken))
+            for number, (manifest, taken) in self._manifests(ids[-most:]).items()
+            if (found := manifest.stage(stage)) is not None
         }
-        # Of each table once, however many checkpoints read it.
         sets: dict[str, set[int]] = {}
         for found, columns in at.values():
-            sets.setdefault(columns.table, set()).update(found.lineage if found else ())
-        tables: dict[str, pa.Table] = {}
+            sets.setdefault(columns.table, set()).update(found.lineage)
+        # Of each table once, however many checkpoints read it.
+        by_table = {columns.table: columns for _, columns in at.values()}
+        changes = {name: self._changes(of, sets[name], key)[0] for name, of in by_table.items()}
         past: list[tuple[int, dict[str, Any] | None]] = []
-        for number in reversed(newest):
-            found, columns = at[number]
-            assert found is not None  # or it would not be among the ids
-            if columns.table not in tables:
-                tables[columns.table], _ = self._changes(columns, sets[columns.table], key)
+        for number, (found, columns) in sorted(at.items(), reverse=True):
             there = ds.field("set_id").isin(pa.array(found.lineage, pa.int64()))
-            rows = state_at(tables[columns.table].filter(there), columns, found).to_pylist()
+            rows = state_at(changes[columns.table].filter(there), columns, found).to_pylist()
             past.append((number, rows[0] if rows else None))
         return past
 

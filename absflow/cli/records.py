@@ -8,26 +8,18 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 
-from absflow.drawing.words import PHASES
 from absflow.facts.records import CheckpointRecord
-from absflow.protocol.checkpoints import StageColumns, StageReport
+from absflow.protocol.checkpoints import StageColumns
 from absflow.protocol.recovery.attempts import Origin
 from absflow.protocol.retention.failures import Failure
 from absflow.protocol.retention.inventory import Action
 
 __all__ = [
-    "PHASES",
     "DeletionRecord",
     "RetentionRecord",
     "StateRecord",
     "StatusRecord",
-    "total_ms",
 ]
-
-
-def total_ms(report: StageReport) -> int:
-    """How long all phases of a stage were."""
-    return sum(getattr(report, field) for field in PHASES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +49,11 @@ class StatusRecord:
     aborted: tuple[CheckpointRecord, ...]
     failing: tuple[Failure, ...]
     sinks: Mapping[str, int]
+
+    @property
+    def completed_id(self) -> int:
+        """The newest completed checkpoint; 0 without any."""
+        return self.last.checkpoint_id if self.last else 0
 
     def age_ms(self, now: datetime) -> float | None:
         """How long ago the last one completed; None without any."""

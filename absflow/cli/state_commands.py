@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from absflow.cli import cells, documents
-from absflow.cli.completion_command import completed_ids, stage_names
+from absflow.cli.completion_command import completed_ids, stage_argument
 from absflow.cli.differences import Difference, difference
 from absflow.cli.options import (
     Wanted,
@@ -43,7 +43,7 @@ _CHECKPOINTS = 50
         "absflow changes aircraft --key tailnum=N14228",
     ],
 )
-@click.argument("stage", shell_complete=stage_names)
+@stage_argument
 @click.option(
     "--key",
     multiple=True,
@@ -191,7 +191,7 @@ def _values(then: dict[str, Any], now: dict[str, Any], names: Sequence[str]) -> 
         "absflow export aircraft aircraft.csv --at 4",
     ],
 )
-@click.argument("stage", shell_complete=stage_names)
+@stage_argument
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @at_option
 @on_storage

@@ -114,9 +114,8 @@ def status_blocks(record: StatusRecord, now: datetime) -> Iterator[Table | Text]
         lines.append(("aborted", Text(text, "red")))
     if record.last is not None and (late := late_rows(record.last)):
         lines.append(("late rows", Text(late, "yellow")))
-    completed = record.last.checkpoint_id if record.last else 0
     for name, published in record.sinks.items():
-        if published < completed:
+        if published < record.completed_id:
             has = f"has what came up to checkpoint {published}" if published else "has nothing yet"
             lines.append(("sink", Text(f"{name} {has}", "yellow")))
     for failure in record.failing:

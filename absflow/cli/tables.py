@@ -11,7 +11,8 @@ from rich.text import Text
 
 from absflow.cli import cells
 from absflow.cli.documents import cell, sentence, summary
-from absflow.cli.records import PHASES, DeletionRecord, StateRecord, total_ms
+from absflow.cli.records import DeletionRecord, StateRecord
+from absflow.drawing.words import PHASES
 from absflow.facts.listing import HistoryRecord
 from absflow.facts.records import CheckpointRecord
 from absflow.facts.stages import sentence_of
@@ -61,7 +62,6 @@ def history(records: Iterable[CheckpointRecord]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("notes", overflow="fold")
     for record in records:
-        own = own_reports(record.checkpoint_id, record.stages)
         done = record.status is Status.COMPLETED
         table.add_row(
             str(record.checkpoint_id),
@@ -69,8 +69,8 @@ def history(records: Iterable[CheckpointRecord]) -> Table:
             str(record.attempt),
             cells.time(record.triggered_at),
             cells.duration(record.duration_ms),
-            cells.count(sum(r.rows_changed for r in own)) if done else cells.NONE,
-            cells.size(sum(r.bytes_changed for r in own)) if done else cells.NONE,
+            cells.count(record.rows_changed) if done else cells.NONE,
+            cells.size(record.bytes_changed) if done else cells.NONE,
             "\n".join(_notes(record)),
         )
     return table
@@ -218,7 +218,7 @@ def _backlog(backlog: Backlog) -> list[str]:
 def phases(record: CheckpointRecord) -> Table:
     """The phases of each stage as a bar, all from the trigger on and to one scale."""
     reports = own_reports(record.checkpoint_id, record.stages)
-    scale = max([record.duration_ms or 0, *map(total_ms, reports), 1])
+    scale = max([record.duration_ms or 0, *map(_total_ms, reports), 1])
     grid = Table.grid(padding=(0, 2))
     for report in reports:
         grid.add_row(report.stage, _bar(report, scale))
@@ -340,6 +340,10 @@ def _sinks(sinks: Iterable[Mapping[str, Any]]) -> Table:
             (sink["place"] or cells.NONE) + undone + note,
         )
     return table
+
+
+def _total_ms(report: StageReport) -> int:
+    return sum(getattr(report, field) for field in PHASES)
 
 
 def _bar(report: StageReport, scale: int) -> Text:

@@ -8,13 +8,11 @@ import click
 from rich import box
 from rich.table import Table
 
-from absflow.cli.completion_command import completed_ids
+from absflow.cli.completion_command import checkpoint_argument
 from absflow.cli.documents import text
 from absflow.cli.options import (
-    LATEST,
     Wanted,
     WithExamples,
-    checkpoint_named,
     on_storage,
     open_console,
     root_of,
@@ -34,13 +32,7 @@ __all__ = ["verify_command"]
         "absflow verify 4",
     ],
 )
-@click.argument(
-    "checkpoint_id",
-    metavar="[ID]",
-    default=LATEST,
-    callback=checkpoint_named,
-    shell_complete=completed_ids,
-)
+@checkpoint_argument
 @on_storage
 def verify_command(
     checkpoint_id: Wanted, storage: str | None, properties_file: Path | None, as_json: bool

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console, Group
@@ -19,7 +18,7 @@ from absflow.cli.reader import Reader
 from absflow.cli.records import StatusRecord
 from absflow.cli.status_command import status_blocks
 from absflow.facts.records import CheckpointRecord
-from absflow.protocol.checkpoints import Status, own_reports
+from absflow.protocol.checkpoints import Status
 
 __all__ = ["watch_command"]
 
@@ -104,12 +103,9 @@ def _as_text(record: CheckpointRecord) -> str:
     if record.status is not Status.COMPLETED:
         why = ", ".join(part for part in (record.reason, record.cause) if part)
         return f"{line}{record.status.value.lower()}: {why or 'no reason is known'}"
-    own = own_reports(record.checkpoint_id, record.stages)
-    rows, size = sum(r.rows_changed for r in own), sum(r.bytes_changed for r in own)
-    took = cells.duration(record.duration_ms)
-    return f"{line}completed in {took}: {rows:,} rows changed, {cells.size(size)}"
+    took, size = cells.duration(record.duration_ms), cells.size(record.bytes_changed)
+    return f"{line}completed in {took}: {record.rows_changed:,} rows changed, {size}"
 
 
 def _as_json(record: CheckpointRecord) -> str:
-    document: dict[str, Any] = documents.short(record)
-    return json.dumps(document, ensure_ascii=False)
+    return json.dumps(documents.short(record), ensure_ascii=False)

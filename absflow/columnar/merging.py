@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from absflow.columnar.keys import factorize, flat, hash64
+from absflow.columnar.keys import factorize, key_groups
 
 __all__ = ["last_changes", "of_share"]
 
@@ -33,5 +33,4 @@ def of_share(rows: pa.RecordBatch, key: Sequence[str], share: int, shares: int) 
     """The rows whose keys belong to one of so many shares; a key is in the same one always."""
     if shares == 1:
         return rows
-    hashes = hash64([flat(rows.column(rows.schema.names.index(name))) for name in key])
-    return rows.filter(pa.array(hashes % np.uint64(shares) == np.uint64(share)))
+    return rows.filter(pa.array(key_groups([rows[name] for name in key], shares) == share))

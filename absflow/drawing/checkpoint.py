@@ -10,7 +10,7 @@ from absflow.drawing.pictures import TIMELINE, timeline_picture
 from absflow.drawing.shapes import side_by_side
 from absflow.drawing.words import NONE, PHASES, count, duration, size
 
-__all__ = ["ShownStage", "checkpoint_html"]
+__all__ = ["ShownStage", "checkpoint_html", "timeline_table"]
 
 _STAGES = (
     "stage",
@@ -74,7 +74,7 @@ def checkpoint_html(
     """
     parts = [headed(title), facts(pairs)]
     if own := [stage for stage in stages if stage.own]:
-        parts.append(headed("Where its time went", _timeline(own, duration_ms)))
+        parts.append(headed("Where its time went", timeline_table(own, duration_ms)))
     if stages:
         rows = [_cells(stage) for stage in stages]
         parts.append(headed("Its stages", table(_STAGES, rows, (1, 2, 3, 4, 5, 6, 8))))
@@ -88,8 +88,16 @@ def checkpoint_html(
     return fragment(*parts)
 
 
-def _timeline(stages: Sequence[ShownStage], duration_ms: int | None) -> str:
-    """A row for each stage: its phases from the trigger on, to one scale."""
+def timeline_table(
+    stages: Sequence[ShownStage], duration_ms: int | None, named: bool = False
+) -> str:
+    """A row for each stage: its phases from the trigger on, to one scale.
+
+    Args:
+        stages: those that took part.
+        duration_ms: of the checkpoint; None if that is not known.
+        named: the stage that nothing took longer than is called the critical path.
+    """
     totals = [sum(stage.phases.values()) for stage in stages]
     whole = max([duration_ms or 0, *totals, 1])
     head = "".join(
@@ -102,14 +110,18 @@ def _timeline(stages: Sequence[ShownStage], duration_ms: int | None) -> str:
         cells = "".join(
             f'<td class="number"><i class="{name}"></i>{text}</td>' for name, text in texts.items()
         )
-        critical = ' class="critical"' if total == max(totals) else ""
+        critical = total == max(totals)
+        kind = ' class="critical"' if critical else ""
+        name = escaped(stage.stage)
+        name += " <small>critical path</small>" if named and critical else ""
         rows.append(
-            f'<tr{critical}><th scope="row">{escaped(stage.stage)}</th>'
+            f'<tr{kind}><th scope="row">{name}</th>'
             f'<td class="picture">{timeline_picture(boxes, texts)}</td>{cells}'
             f'<td class="number">{duration(total)}</td></tr>'
         )
     return (
-        '<div class="wide"><table class="timeline"><thead><tr><th scope="col">stage</th>'
+        '<div class="wide" tabindex="0" role="group" aria-label="timeline">'
+        '<table class="timeline"><thead><tr><th scope="col">stage</th>'
         f'<th scope="col">from the trigger on</th>{head}<th scope="col" class="number">all</th>'
         f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )

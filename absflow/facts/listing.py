@@ -16,7 +16,7 @@ from absflow.facts.absent import no_checkpoint
 from absflow.facts.attempts import JobNow
 from absflow.facts.reading import FactReader
 from absflow.facts.records import CheckpointRecord, sentence_of, timestamp
-from absflow.protocol.checkpoints import FailureReason, Kind, Status, own_reports
+from absflow.protocol.checkpoints import FailureReason, Kind, Status
 from absflow.protocol.known import Known, Trigger
 from absflow.protocol.recovery.attempts import Origin
 from absflow.protocol.recovery.branch import branch_of, latest
@@ -71,7 +71,6 @@ class HistoryRecord:
 
 def _cells(record: CheckpointRecord) -> tuple[str, ...]:
     """A row of a notebook's table."""
-    own = own_reports(record.checkpoint_id, record.stages)
     there = record.status is Status.COMPLETED
     return (
         str(record.checkpoint_id),
@@ -79,8 +78,8 @@ def _cells(record: CheckpointRecord) -> tuple[str, ...]:
         str(record.attempt),
         words.time(record.triggered_at),
         words.duration(record.duration_ms),
-        words.count(sum(r.rows_changed for r in own)) if there else words.NONE,
-        words.size(sum(r.bytes_changed for r in own)) if there else words.NONE,
+        words.count(record.rows_changed) if there else words.NONE,
+        words.size(record.bytes_changed) if there else words.NONE,
         sentence_of(record.reason) or ("savepoint" if record.kind is Kind.SAVEPOINT else ""),
     )
 

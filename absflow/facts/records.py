@@ -29,6 +29,7 @@ from absflow.protocol.checkpoints import (
     StageManifest,
     StageReport,
     Status,
+    own_reports,
 )
 from absflow.protocol.known import Trigger
 from absflow.protocol.lineage import Compacted
@@ -145,6 +146,35 @@ class CheckpointRecord:
         return f"{self.kind.value.lower()} {self.checkpoint_id}"
 
     @property
+    def rows_changed(self) -> int:
+        """Of all stages that took part: keys that their snapshots have."""
+        return sum(r.rows_changed for r in own_reports(self.checkpoint_id, self.stages))
+
+    @property
+    def bytes_changed(self) -> int:
+        """Of all stages that took part: the size of their snapshots."""
+        return sum(r.bytes_changed for r in own_reports(self.checkpoint_id, self.stages))
+
+    @property
+    def facts(self) -> tuple[tuple[str, str], ...]:
+        """What is said of it as a whole on a page: names and values."""
+        beside = ", abandoned by a restore" if self.abandoned else ""
+        pairs = [
+            ("status", self.status.value + beside),
+            ("attempt", str(self.attempt)),
+            ("triggered", f"{words.time(self.triggered_at)} UTC"),
+        ]
+        if self.ended_at is not None:
+            pairs.append(("ended", f"{words.time(self.ended_at)} UTC"))
+            pairs.append(("duration", words.duration(self.duration_ms)))
+        pairs.append(("base", f"checkpoint {self.base_id}" if self.base_id else "none: full"))
+        if self.reason:
+            pairs.append(("why", sentence_of(self.reason) or self.reason))
+        if self.cause:
+            pairs.append(("seen", self.cause))
+        return tuple(pairs)
+
+    @property
     def line(self) -> str:
         """What is said of it in one line."""
         ended = self.duration_ms is not None
@@ -167,22 +197,8 @@ class CheckpointRecord:
 
     def _repr_html_(self) -> str:
         """As a notebook shows it."""
-        beside = ", abandoned by a restore" if self.abandoned else ""
-        pairs = [
-            ("status", self.status.value + beside),
-            ("attempt", str(self.attempt)),
-            ("triggered", f"{words.time(self.triggered_at)} UTC"),
-            ("base", f"checkpoint {self.base_id}" if self.base_id else "none: full"),
-        ]
-        if self.ended_at is not None:
-            pairs.append(("ended", f"{words.time(self.ended_at)} UTC"))
-            pairs.append(("duration", words.duration(self.duration_ms)))
-        if self.reason:
-            pairs.append(("why", sentence_of(self.reason) or self.reason))
-        if self.cause:
-            pairs.append(("seen", self.cause))
         stages = [stage.shown(self.checkpoint_id) for stage in self.stages]
-        return checkpoint_html(self.title, pairs, stages, self.duration_ms)
+        return checkpoint_html(self.title, self.facts, stages, self.duration_ms)
 
 
 def sentence_of(code: str | None) -> str | None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from absflow.facts.records import CheckpointRecord
-from absflow.protocol.checkpoints import FailureReason, Status, own_reports
+from absflow.facts.records import CheckpointRecord, sentence_of
+from absflow.protocol.checkpoints import Status, own_reports
 from absflow.protocol.coordinator.messages import Unexpected
 from absflow.telemetry.happenings import (
     BatchRan,
@@ -50,7 +50,6 @@ _USELESS = {
     Unexpected.DUPLICATE: "came twice, as when a micro-batch runs again; it counts once",
     Unexpected.UNKNOWN: "is of none that this driver waits for; nothing is lost",
 }
-_SENTENCES = {reason.code: reason.sentence for reason in FailureReason}
 # The events of lines, and at which level each is said.
 EVENTS = {
     "job.started": logging.INFO,
@@ -217,14 +216,13 @@ def _ended(record: CheckpointRecord, happening: CheckpointEnded) -> Line:
     fields |= {"base_id": record.base_id, "duration_ms": record.duration_ms}
     fields |= {"overtaken": happening.overtaken}
     if record.status is Status.COMPLETED:
-        mine = own_reports(record.checkpoint_id, record.stages)
-        keys, size = (sum(r.rows_changed for r in mine), sum(r.bytes_changed for r in mine))
+        keys, size = record.rows_changed, record.bytes_changed
         fields |= {"rows_changed": keys, "bytes_changed": size}
         words = f"completed in {record.duration_ms:,} ms: {keys:,} keys changed, {size:,} bytes"
         return Line("checkpoint.completed", f"{record.title} {words}", fields)
     reason = record.reason or ""
     cause = (record.cause or "").partition("\n")[0]  # it may be an error of Java's
-    words = f"{record.title} aborted: {reason}: {_SENTENCES[reason]}"
+    words = f"{record.title} aborted: {reason}: {sentence_of(reason)}"
     words += f" ({cause})" if cause else ""
     return Line("checkpoint.aborted", words, fields | {"reason": reason, "cause": cause or None})
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from absflow.cli import cells
-from absflow.cli.records import PHASES, total_ms
-from absflow.cli.report.model import Detail, Phases
+from absflow.cli.report.model import Detail
 from absflow.cli.tables import size_cells
-from absflow.drawing.pictures import TIMELINE
-from absflow.drawing.shapes import side_by_side
 from absflow.facts.records import CheckpointRecord
-from absflow.facts.stages import sentence_of
-from absflow.protocol.checkpoints import StageManifest, own_reports
+from absflow.protocol.checkpoints import StageManifest
 from absflow.protocol.event_time import holding_back, to_datetime
 
 __all__ = ["detail_of"]
@@ -18,43 +14,16 @@ __all__ = ["detail_of"]
 
 def detail_of(record: CheckpointRecord, before: CheckpointRecord | None) -> Detail:
     """All of a checkpoint; ``before`` is the completed one before it, if it is shown, too."""
-    facts = [
-        ("status", record.status.value + (", abandoned by a restore" if record.abandoned else "")),
-        ("attempt", str(record.attempt)),
-        ("triggered", f"{cells.time(record.triggered_at)} UTC"),
-    ]
-    if record.ended_at is not None:
-        facts.append(("ended", f"{cells.time(record.ended_at)} UTC"))
-        facts.append(("duration", cells.duration(record.duration_ms)))
-    facts.append(("base", f"checkpoint {record.base_id}" if record.base_id else "none: full"))
-    if record.reason:
-        facts.append(("why", sentence_of(record.reason) or record.reason))
-    if record.cause:
-        facts.append(("seen", record.cause))
+    number = record.checkpoint_id
     return Detail(
-        record.checkpoint_id,
+        number,
         record.title,
-        tuple(facts),
-        _phases(record),
-        tuple(_stage_cells(stage, record.checkpoint_id) for stage in record.stages),
+        record.facts,
+        tuple(s for s in (stage.shown(number) for stage in record.stages) if s.own),
+        record.duration_ms,
+        tuple(_stage_cells(stage, number) for stage in record.stages),
         tuple(cell for stage in record.stages for cell in _input_cells(stage)),
         _changes(record, before),
-    )
-
-
-def _phases(record: CheckpointRecord) -> tuple[Phases, ...]:
-    reports = own_reports(record.checkpoint_id, record.stages)
-    totals = [total_ms(report) for report in reports]
-    whole = max([record.duration_ms or 0, *totals, 1])
-    return tuple(
-        Phases(
-            report.stage,
-            tuple(side_by_side({f: getattr(report, f) for f in PHASES}, whole, TIMELINE)),
-            {field: cells.duration(getattr(report, field)) for field in PHASES},
-            cells.duration(total),
-            total == max(totals),
-        )
-        for report, total in zip(reports, totals, strict=True)
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from absflow.drawing.checkpoint import ShownStage
 from absflow.drawing.pictures import Bar, Node
-from absflow.drawing.shapes import Box, Edge, Line
+from absflow.drawing.shapes import Edge, Line
 
 __all__ = [
     "INPUT_COLUMNS",
@@ -14,7 +15,6 @@ __all__ = [
     "AttemptLine",
     "Detail",
     "Page",
-    "Phases",
     "Trend",
 ]
 
@@ -37,25 +37,6 @@ class AttemptLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Phases:
-    """A stage in the timeline of a checkpoint.
-
-    Attributes:
-        stage: its name.
-        boxes: a box for each phase, named by it.
-        texts: how long each phase was.
-        total: of all.
-        critical: nothing took longer.
-    """
-
-    stage: str
-    boxes: tuple[Box, ...]
-    texts: Mapping[str, str]
-    total: str
-    critical: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Detail:
     """All of a checkpoint.
 
@@ -63,7 +44,8 @@ class Detail:
         id: the checkpoint.
         title: what people call it.
         facts: names and values.
-        phases: the timeline; empty unless it is completed.
+        timeline: the stages that took part; empty unless it is completed.
+        duration_ms: how long it took; None if it is pending.
         stages: of each stage its cells (:data:`STAGE_COLUMNS`).
         inputs: of each input its cells (:data:`INPUT_COLUMNS`).
         changes: what differs from the completed checkpoint before, in sentences.
@@ -72,7 +54,8 @@ class Detail:
     id: int
     title: str
     facts: tuple[tuple[str, str], ...]
-    phases: tuple[Phases, ...]
+    timeline: tuple[ShownStage, ...]
+    duration_ms: int | None
     stages: tuple[tuple[str, ...], ...]
     inputs: tuple[tuple[str, ...], ...]
     changes: tuple[str, ...]

@@ -179,7 +179,7 @@ def _late(completed: Sequence[CheckpointRecord]) -> tuple[tuple[str, str], ...]:
 
 
 def _sinks(status: StatusRecord) -> tuple[tuple[str, str, str], ...]:
-    newest = status.last.checkpoint_id if status.last else 0
+    newest = status.completed_id
     return tuple(
         (
             name,

@@ -10,12 +10,12 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from absflow.cli.records import PHASES
 from absflow.cli.report.compare import KEY_COLUMNS, Compared
 from absflow.cli.report.keys import KeysPage
 from absflow.cli.report.model import INPUT_COLUMNS, STAGE_COLUMNS, Page
 from absflow.cli.report.page import TREND
 from absflow.drawing import html, pictures
+from absflow.drawing.checkpoint import timeline_table
 from absflow.drawing.html import plain
 
 __all__ = ["render", "render_compared", "render_keys", "render_problem"]
@@ -24,7 +24,6 @@ __all__ = ["render", "render_compared", "render_keys", "render_problem"]
 _STAGE_ROWS = 2000
 # What the template needs that shows a checkpoint.
 _OF_CHECKPOINTS: Mapping[str, object] = {
-    "phases": PHASES,
     "stage_columns": STAGE_COLUMNS,
     "input_columns": INPUT_COLUMNS,
 }
@@ -86,10 +85,11 @@ def _environment() -> Environment:
     )
     made.filters |= {"quoted": shlex.quote}
     drawn: dict[str, Callable[..., str]] = {
+        "facts": html.facts,
         "grid": html.table,
         "graph_picture": pictures.graph_picture,
         "strip_picture": pictures.strip_picture,
-        "timeline_picture": pictures.timeline_picture,
+        "timeline_table": timeline_table,
     }
     # What they make is HTML, and all names in it are escaped.
     made.globals |= {name: _marked(function) for name, function in drawn.items()}

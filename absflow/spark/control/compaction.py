@@ -50,18 +50,18 @@ def write_compacted_set(
     # One version is looked at and read. A driver that hung, and has a newer one without knowing,
     # must not write what is left of sets that the newer one has compacted.
     found = set_files(spark, path, [*fact.replaces, fact.set_id])
-    if found is None or found.bytes > _MOST_SHARES * SHARE_BYTES:
+    if (
+        found is None
+        or found.bytes > _MOST_SHARES * SHARE_BYTES
+        or transactions.plain_table(spark, path, found.schema) is None
+    ):
         _by_spark(spark, path, key, fact, there, expired_upto)
         return
     sets = {set_id for set_id, _ in found.sizes.values()}
     _refuse_gone(path, fact, there, sets)
     if fact.set_id in sets:
         return
-    files = Files(spark)
-    if transactions.plain_table(spark, path, found.schema) is None:
-        _by_spark(spark, path, key, fact, there, expired_upto)
-        return
-    rows = merged_rows(spark, files, path, key, fact, found, expired_upto)
+    rows = merged_rows(spark, Files(spark), path, key, fact, found, expired_upto)
     # Of two drivers that do this at once one commits: this transaction reads what the other's
     # writes, that of this application. A number that is there by now says the same.
     number = transactions.newest_of(spark, path, _APPLICATION) + 1

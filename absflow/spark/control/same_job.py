@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -54,14 +54,35 @@ def _settings(running: JobSpec, declared: JobSpec) -> Iterator[str]:
 
 
 def _sources(running: JobSpec, declared: JobSpec) -> Iterator[str]:
-    before, now = running.graph.sources, declared.graph.sources
-    for name in before.keys() | now.keys():
+    def why(name: str) -> str:
+        said = _frames_differ(running.frames[name], declared.frames[name])
+        return f": {said}" if said else ""
+
+    yield from _named("source", running.graph.sources, declared.graph.sources, why)
+
+
+def _sinks(running: JobSpec, declared: JobSpec) -> Iterator[str]:
+    def why(name: str) -> str:
+        same = _same_code(running.sinks[name], declared.sinks[name])
+        return "" if same else " writes to another place, or in another way"
+
+    yield from _named("sink", running.graph.sinks, declared.graph.sinks, why)
+
+
+def _named(
+    what: str,
+    before: Mapping[str, object],
+    now: Mapping[str, object],
+    why: Callable[[str], str],
+) -> Iterator[str]:
+    """How parts of the graph differ; of one that is declared alike ``why`` ends the sentence."""
+    for name in sorted(before.keys() | now.keys()):
         if name not in before or name not in now:
-            yield f"source {name!r} is {'new' if name in now else 'gone'}"
+            yield f"{what} {name!r} is {'new' if name in now else 'gone'}"
         elif before[name] != now[name]:
-            yield f"source {name!r} is declared in another way"
-        elif why := _frames_differ(running.frames[name], declared.frames[name]):
-            yield f"source {name!r}: {why}"
+            yield f"{what} {name!r} is declared in another way"
+        elif said := why(name):
+            yield f"{what} {name!r}{said}"
 
 
 def _frames_differ(before: DataFrame, now: DataFrame) -> str:
@@ -93,17 +114,6 @@ def _stages(before: Graph, now: Graph) -> Iterator[str]:
 
 def _without_functions(spec: StageSpec) -> StageSpec:
     return replace(spec, process={}, on_timer=None)
-
-
-def _sinks(running: JobSpec, declared: JobSpec) -> Iterator[str]:
-    before, now = running.graph.sinks, declared.graph.sinks
-    for name in before.keys() | now.keys():
-        if name not in before or name not in now:
-            yield f"sink {name!r} is {'new' if name in now else 'gone'}"
-        elif before[name] != now[name]:
-            yield f"sink {name!r} is declared in another way"
-        elif not _same_code(running.sinks[name], declared.sinks[name]):
-            yield f"sink {name!r} writes to another place, or in another way"
 
 
 def _same_code(before: Any, now: Any) -> bool:
