@@ -2,11 +2,13 @@
 
 A file begins with the name of its format. Then come its pieces, each a payload
 (:func:`~absflow.columnar.pages.encode`) behind its length in eight bytes. Files are mapped, so what
-is not looked at is not read.
+is not looked at is not read. Several such files, one behind the other, are one as well, and a name
+may be that of a part of it.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 import zlib
@@ -24,6 +26,9 @@ __all__ = [
     "INLINE",
     "StateFiles",
     "check_pieces",
+    "file_of",
+    "part_name",
+    "part_of",
     "read_headed",
     "read_payload",
     "read_pieces",
@@ -33,6 +38,7 @@ __all__ = [
 
 _LENGTH = struct.Struct("<q")
 _FORMAT = b"absflow1"
+_PART = re.compile(r"#(\d+)\+(\d+)$")
 
 
 class StateFiles(Protocol):
@@ -45,7 +51,11 @@ class StateFiles(Protocol):
     def read(self, name: str) -> tuple[Any, bool]:
         """The bytes of a file as a buffer, and whether their checksum is yet to be looked at.
 
+        Args:
+            name: of the file, or of a part of one (:func:`part_name`).
+
         Raises:
+            PageCorruptError: the file ends before that part.
             StorageError: there is no such file, or it cannot be read.
         """
 
@@ -103,6 +113,35 @@ class _Inline:
 
 
 INLINE: Final[StateFiles] = _Inline()
+
+
+def part_name(file: str, at: int, size: int) -> str:
+    """The name of the ``size`` bytes from byte ``at`` of a file."""
+    return f"{file}#{at}+{size}"
+
+
+def file_of(name: str) -> str:
+    """The file that has it: the name itself, if it is not of a part."""
+    part = _PART.search(name)
+    return name[: part.start()] if part else name
+
+
+def part_of(buffer: pa.Buffer, name: str) -> pa.Buffer:
+    """Of the bytes of a file those that a name is of.
+
+    Raises:
+        PageCorruptError: the file ends before.
+    """
+    part = _PART.search(name)
+    if part is None:
+        return buffer
+    at, size = map(int, part.groups())
+    if at + size > len(buffer):
+        raise PageCorruptError(
+            f"{name} is corrupt: the file has {len(buffer)} bytes; restore the job from its last "
+            "checkpoint"
+        )
+    return buffer.slice(at, size)
 
 
 def write_pieces(files: StateFiles, place: str, rows: Iterable[pa.RecordBatch]) -> str:
@@ -209,6 +248,9 @@ def _payloads(buffer: pa.Buffer, what: str) -> Iterator[pa.Buffer]:
             "last checkpoint"
         )
     while at < len(buffer):
+        if buffer[at : at + len(_FORMAT)].to_pybytes() == _FORMAT:  # no piece has that length
+            at += len(_FORMAT)
+            continue
         payload = _payload(buffer, at, what)
         at += _LENGTH.size + len(payload)
         yield payload

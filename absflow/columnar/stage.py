@@ -35,6 +35,7 @@ from absflow.columnar.piece_files import INLINE, StateFiles
 from absflow.columnar.pieces import PAGE_BYTES
 from absflow.columnar.range_time import due_groups, most_of_each, said_of_time
 from absflow.columnar.restoring import Restoring
+from absflow.columnar.shared_files import SharedFiles
 from absflow.columnar.spec import StageSpec, gates, input_names
 from absflow.columnar.stored import KeyGroupState, in_range, of_range, retire, store
 from absflow.columnar.work import Work
@@ -61,6 +62,7 @@ def run_range(
     stored: bytes,
     files: StateFiles = INLINE,
     page_bytes: int = PAGE_BYTES,
+    folder: str = "range",
 ) -> Generator[Page, None, bytes]:
     """Process one micro-batch of the key groups of a range, in their order.
 
@@ -71,6 +73,7 @@ def run_range(
         stored: what the range kept (:func:`~absflow.columnar.stored.of_range`); empty at first.
         files: where the files of a large state lie.
         page_bytes: a page has at most so many bytes.
+        folder: for the files that its key groups share; no other range has it.
 
     Yields:
         The pages that they emit, as they are made; one REPORT of a key group that was restored.
@@ -88,7 +91,7 @@ def run_range(
     time = _time_of(spec, batch, marks, by_group)
     due = due_groups(spec, batch, states, time)
     together = RangeWork(most=most_of_each(spec, due))
-    changed = False
+    shared, at_first = SharedFiles(files, folder, batch.batch_id), dict(states)
     for key_group in sorted({*by_group, *restored, *due}):
         before = states.get(key_group, KeyGroupState())
         mine = by_group.pop(key_group, [])
@@ -97,15 +100,17 @@ def run_range(
             kept = yield from _restored(spec, restored.pop(key_group), key_group)
         else:
             kept = yield from run_key_group(
-                spec, key_group, batch, mine, before, files, page_bytes, time, together
+                spec, key_group, batch, mine, before, shared, page_bytes, time, together
             )
         if kept is not before:
             states[key_group] = kept
-            changed = True
     yield from said_of_time(spec, batch, time, due, together, woken=bool(woken))
     if woken:
         yield Page(woken[0].key_group, PageKind.WAKE, spec.name)
-    return of_range(states) if changed else stored
+    if states == at_first:
+        return stored
+    shared.close(at_first, states)
+    return of_range(states)
 
 
 def _sorted(

@@ -17,7 +17,8 @@ writes the same file, or another one if the function was not deterministic. It i
 second change of the key group behind its last use: the batch that replaced it is then committed,
 and Spark runs no batch again that is older.
 
-The files of a key group lie in a directory of its own. When it writes one, it deletes there what is
+The files of a key group lie in a directory of its own, but for small ones, which it shares with
+others (:mod:`~absflow.columnar.shared_files`). When it writes one, it deletes there what is
 of earlier batches and neither kept nor to be kept: a worker that was killed has left it, or a batch
 that ran again and wrote another file.
 """
@@ -233,7 +234,8 @@ def retire(
     """
     for name in before.stale.split():
         files.delete(name)
-    if after.files - before.files:
+    folder, _, _ = place.partition("/")
+    if any(name.startswith(f"{folder}/") for name in after.files - before.files):
         _sweep(files, place, before.files | after.files)
     return replace(after, stale=" ".join(sorted(before.files - after.files)))
 

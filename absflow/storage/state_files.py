@@ -17,11 +17,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from absflow.columnar.piece_files import file_of, part_of
 from absflow.errors import StorageError
 
-__all__ = ["MountedStateFiles", "gone", "mapped"]
+__all__ = ["MountedStateFiles", "fetched", "gone", "mapped"]
 
-# Paths of which this process has seen the checksum, newest last, and how many of them.
+# Paths of files, and of their parts, whose checksum this process has seen, newest last; how many.
 _seen: OrderedDict[str, None] = OrderedDict()
 _MOST_SEEN = 4096
 
@@ -42,13 +43,13 @@ class MountedStateFiles:
         """The bytes of a file as a buffer, and whether their checksum is yet to be looked at.
 
         Raises:
+            PageCorruptError: it is of a part of a file that ends before.
             StorageError: there is no such file, or it cannot be read.
         """
-        path = f"{self.directory}/{name}"
         try:
-            return mapped(path)
+            return mapped(self.directory, name)
         except OSError as error:
-            raise gone(path, error) from error
+            raise gone(f"{self.directory}/{name}", error) from error
 
     def write(self, place: str, parts: Iterable[Any], name: Callable[[], str]) -> str:
         """Put a file in place whole; in the place of the same one, if it is there.
@@ -102,17 +103,27 @@ class MountedStateFiles:
         """Nothing is left to do: what is written is in place."""
 
 
-def mapped(path: str) -> tuple[Any, bool]:
-    """The bytes of a local file as a buffer, and whether this process has not seen it before.
+def mapped(directory: str, name: str) -> tuple[Any, bool]:
+    """The bytes of a local file, or of a part of it, and whether this process has not seen them.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
+        PageCorruptError: the file ends before that part.
     """
-    with pa.memory_map(path) as file:
-        payload = file.read_buffer()
-    unseen = path not in _seen
-    _note(path)
-    return payload, unseen
+    whole, own = f"{directory}/{file_of(name)}", f"{directory}/{name}"
+    with pa.memory_map(whole) as file:
+        payload = part_of(file.read_buffer(), name)
+    seen = next((path for path in (whole, own) if path in _seen), None)
+    _note(seen or own)
+    return payload, seen is None
+
+
+def fetched(directory: str, name: str) -> None:
+    """A local file was put there from elsewhere: nothing is seen of it but what is read now."""
+    whole = f"{directory}/{file_of(name)}"
+    for path in [each for each in _seen if file_of(each) == whole]:
+        del _seen[path]
+    _note(f"{directory}/{name}")
 
 
 def gone(path: str, error: object) -> StorageError:

@@ -24,8 +24,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from absflow.columnar.piece_files import file_of, part_of
 from absflow.errors import StorageError
-from absflow.storage.state_files import MountedStateFiles, gone, mapped
+from absflow.storage.state_files import MountedStateFiles, fetched, gone, mapped
 from absflow.storage.stores.contract import Store
 from absflow.storage.stores.mounted import executor_folder
 
@@ -65,24 +66,25 @@ class StoredStateFiles:
 
     def read(self, name: str) -> tuple[Any, bool]:
         """Of :class:`~absflow.columnar.piece_files.StateFiles`, as all of these."""
-        kept = f"{self._cache.directory}/{name}"
+        cache, file = self._cache.directory, file_of(name)
         with suppress(FileNotFoundError):
-            found = mapped(kept)
-            os.utime(kept)
+            found = mapped(cache, name)
+            os.utime(f"{cache}/{file}")
             return found
-        path = f"{self.directory}/{name}"
+        path = f"{self.directory}/{file}"
         data = self.store.read(path)
         if data is None:
             raise gone(path, "there is no such file")
         self._state.added += len(data)
-        self._cache.write(name, [data], lambda: name)
-        return pa.py_buffer(data), True
+        self._cache.write(file, [data], lambda: file)
+        fetched(cache, name)
+        return part_of(pa.py_buffer(data), name), True
 
     def write(self, place: str, parts: Iterable[Any], name: Callable[[], str]) -> str:
         """Into the cache, and on its way to the store."""
         found = self._cache.write(place, parts, name)
         # Mapped now: another worker may drop it from the cache.
-        data, _ = mapped(f"{self._cache.directory}/{found}")
+        data, _ = mapped(self._cache.directory, found)
         self._state.added += len(data)
         upload = _pool().submit(self._put, f"{self.directory}/{found}", data)
         self._state.uploads.append(upload)

@@ -25,7 +25,7 @@ from stage_cases import (
 from absflow.columnar import stored as stored_module
 from absflow.columnar.keys import key_groups
 from absflow.columnar.pages import Page, PageKind, decode
-from absflow.columnar.piece_files import INLINE
+from absflow.columnar.piece_files import INLINE, file_of, part_of
 from absflow.columnar.pieces import PAGE_BYTES
 from absflow.columnar.stage import Batch, run_key_group
 from absflow.columnar.state import DELETED
@@ -44,7 +44,7 @@ class MemoryFiles:
     files: dict[str, bytes] = field(default_factory=dict)
 
     def read(self, name):
-        return pa.py_buffer(self.files[name]), True
+        return part_of(pa.py_buffer(self.files[file_of(name)]), name), True
 
     def write(self, place, parts, name):
         payload = b"".join(map(bytes, parts))

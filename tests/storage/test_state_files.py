@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from absflow.columnar.piece_files import part_name
 from absflow.columnar.state import KeyedState
 from absflow.columnar.stored import KeyGroupState, load, retire, store
 from absflow.errors import PageCorruptError, StorageError
@@ -142,6 +143,21 @@ def test_a_damaged_file_is_found_by_a_process_that_reads_it_first(
     flip(Path(files.directory, stored.base))
     with pytest.raises(PageCorruptError, match=f"state, {stored.base} is corrupt: checksum"):
         load(stored, KEYS, STATE, files, "state")
+
+
+def test_each_part_of_a_file_is_looked_at(
+    files: MountedStateFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the process that reads it first; what it has written itself it knows."""
+    name = files.write("range-0/1-shared", [b"onetwo"], lambda: "range-0/1-shared")
+    one, two = (part_name(name, at, 3) for at in (0, 3))
+    assert not files.read(two)[1]
+    monkeypatch.setattr(state_files, "_seen", type(state_files._seen)())
+    found = [files.read(part) for part in (one, two, one, two)]
+    assert [bytes(data) for data, _ in found] == [b"one", b"two"] * 2
+    assert [unseen for _, unseen in found] == [True, True, False, False]
+    with pytest.raises(PageCorruptError, match=r"the file has 6 bytes; restore the job"):
+        files.read(part_name(name, 3, 4))
 
 
 def test_a_file_that_is_gone_is_told_by_its_path(files: MountedStateFiles) -> None:

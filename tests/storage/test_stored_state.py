@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from absflow.columnar.piece_files import part_name
 from absflow.columnar.state import KeyedState
 from absflow.columnar.stored import KeyGroupState, load, retire, store
 from absflow.errors import PageCorruptError, StorageError
@@ -188,6 +189,28 @@ def test_the_cache_drops_what_was_not_used_for_longest(
     bucket.asked.clear()
     assert [len(files.read(f"0/{n}-base")[0]) for n in range(20)] == [900] * 20
     assert bucket.asked == ["read"] * (20 - len(sizes))
+
+
+def test_parts_of_a_file_are_read_with_it(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request for all; each part's checksum is looked at once for each time it was fetched."""
+    files = files_in(bucket)
+    files.write("range-0/1-shared", [b"onetwo"], lambda: "range-0/1-shared")
+    files.finish()
+    one, two = (part_name("range-0/1-shared", at, 3) for at in (0, 3))
+    assert not files.read(one)[1]  # this process has written it
+    other_machine(tmp_path / "other", monkeypatch)
+    bucket.asked.clear()
+    for unseen in (True, False):
+        found = [files.read(name) for name in (one, two)]
+        assert [bytes(data) for data, _ in found] == [b"one", b"two"]
+        assert [each for _, each in found] == [unseen, unseen]
+    assert bucket.asked == ["read"]
+    (kept,) = (path for path in (tmp_path / "other").rglob("1-shared"))
+    kept.unlink()  # as the cache does
+    assert [files.read(name)[1] for name in (two, one, two)] == [True, True, False]
+    assert bucket.asked == ["read", "read"]
 
 
 def test_damage_on_the_way_is_found(

@@ -64,7 +64,7 @@ def stage_function(
     property_, of_time = alignment_property(spec.name), time_property(spec.name)
 
     def run(
-        _range: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
+        key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
         freeze_loaded_modules()
         task = this_task()
@@ -84,7 +84,9 @@ def stage_function(
         (stored,) = state.get if state.exists else (b"",)
 
         def emitted() -> Iterator[Page]:
-            kept = yield from run_range(spec, batch, _pages(frames), stored, files, page_bytes)
+            folder = f"range-{key[0]}"
+            pages = _pages(frames)
+            kept = yield from run_range(spec, batch, pages, stored, files, page_bytes, folder)
             if kept is not stored:
                 state.update((kept,))
 
