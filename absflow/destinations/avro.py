@@ -6,11 +6,12 @@ column that comes or goes later is a change that readers of either schema can ta
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -27,6 +28,7 @@ __all__ = ["Registry", "avro_schema"]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HEAD = struct.Struct(">bI")
 _NOT_FOUND = 404
+_NOT_ALLOWED = (401, 403)
 _PLAIN: tuple[tuple[Callable[[pa.DataType], bool], Any], ...] = (
     (pa.types.is_boolean, "boolean"),
     (pa.types.is_int64, "long"),
@@ -47,12 +49,14 @@ class Registry:
 
     Attributes:
         url: of the registry.
-        conf: more of its client's options, in order; there may be a password among them.
+        conf: more of its client's options; there may be a password among them.
         subject: the subject, by convention ``<topic>-value``.
     """
 
     url: str
-    conf: tuple[tuple[str, Any], ...]
+    conf: Mapping[str, Any] = dataclasses.field(
+        repr=False, hash=False
+    )  # whose values may be of any kind
     subject: str
 
     def check(self, schema: pa.Schema) -> None:
@@ -64,7 +68,7 @@ class Registry:
 
         Raises:
             GraphError: it takes no such schema for the subject.
-            StorageError: it does not answer.
+            StorageError: it does not answer, or not to this client.
         """
         text = json.dumps(avro_schema(self.subject, schema))
         return _schema_id(self, text)
@@ -151,7 +155,7 @@ def _parsed(text: str) -> Any:
 def _schema_id(registry: Registry, text: str) -> int:
     """Asked once in each process. Who may only read finds what somebody else has registered."""
     try:
-        client = SchemaRegistryClient({"url": registry.url, **dict(registry.conf)})
+        client = SchemaRegistryClient({"url": registry.url, **registry.conf})
     except (TypeError, ValueError) as error:
         raise GraphError(f"{registry}: its client does not take the options: {error}") from error
     schema = Schema(text, "AVRO")
@@ -163,6 +167,11 @@ def _schema_id(registry: Registry, text: str) -> int:
                 raise
         return _found(client.register_schema(registry.subject, schema))
     except SchemaRegistryError as error:
+        if error.http_status_code in _NOT_ALLOWED:
+            raise StorageError(
+                f"{registry} does not let this client in: {error.error_message}; credentials go "
+                "into registry_conf, as basic.auth.user.info"
+            ) from error
         raise GraphError(
             f"{registry} does not take the schema of the stage's output: {error.error_message}"
         ) from error

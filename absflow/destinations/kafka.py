@@ -134,7 +134,7 @@ class KafkaSink(TransactionalSink):
                 f"a KafkaSink with a registry needs {error.name}, which is not installed: "
                 "pip install 'absflow[avro]'"
             ) from error
-        return Registry(self.registry, tuple(self.registry_conf.items()), f"{self.topic}-value")
+        return Registry(self.registry, self.registry_conf, f"{self.topic}-value")
 
     @property
     def progress_topic(self) -> str:

@@ -6,17 +6,22 @@ Java 17.
 
 from __future__ import annotations
 
+import base64
 import os
 import subprocess
 import tarfile
+import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from kafka_broker import jars, java
 from processes import await_answer, bury, free_ports
 
-__all__ = ["registry"]
+__all__ = ["registry", "with_password"]
 
 _APICURIO = "io.apicurio:apicurio-registry-app:2.6.13.Final:all:tar.gz"
 _START_S = 90
@@ -47,3 +52,44 @@ def registry(folder: Path) -> Iterator[str]:
         yield url
     finally:
         bury(process)
+
+
+@contextmanager
+def with_password(url: str, user: str, password: str) -> Iterator[str]:
+    """The URL of a proxy that hands on to a registry what comes with a user's password."""
+    due = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+    host, path = url.partition("/apis")[::2]
+
+    class Proxy(BaseHTTPRequestHandler):
+        def _hand_on(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0))) or None
+            if self.headers.get("Authorization") != due:
+                self._answer(401, b'{"error_code": 40101, "message": "who are you?"}')
+                return
+            kept = {k: v for k, v in self.headers.items() if k in ("Accept", "Content-Type")}
+            asked = urllib.request.Request(host + self.path, body, kept, method=self.command)
+            try:
+                with urllib.request.urlopen(asked, timeout=30) as found:
+                    self._answer(found.status, found.read())
+            except urllib.error.HTTPError as error:
+                self._answer(error.code, error.read())
+
+        def _answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = _hand_on
+
+        def log_message(self, *_: object) -> None:
+            """The tests' output is not for this."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/apis{path}"
+    finally:
+        server.shutdown()
+        server.server_close()

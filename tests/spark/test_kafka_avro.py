@@ -15,10 +15,10 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from kafka_client import consumed, make_topic
 from lane_cases import MADE, batch, prepared, run
-from registry_server import registry
+from registry_server import registry, with_password
 
 import absflow
-from absflow.errors import GraphError
+from absflow.errors import GraphError, StorageError
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -68,6 +68,23 @@ def test_rows_are_read_by_their_schema_also_when_it_changes(kafka: str, url: str
     words = "subject 'avro-value' of the schema registry .* does not take the schema"
     with pytest.raises(GraphError, match=words):
         prepared(sink, other)
+
+
+def test_a_registry_that_wants_a_password(kafka: str, url: str) -> None:
+    """Workers give it as the driver does; without it, or with another, nothing starts."""
+    make_topic(kafka, "locked", 1)
+    with with_password(url, "me", "secret") as locked:
+        sink = absflow.KafkaSink(kafka, "locked", key="user", registry=locked)
+        mine = replace(sink, registry_conf={"basic.auth.user.info": "me:secret"})
+        run(prepared(mine, ROWS), batch(("ada", 1, AT), schema=ROWS))
+        for wrong in (sink, replace(sink, registry_conf={"basic.auth.user.info": "me:guess"})):
+            with pytest.raises(StorageError, match="does not let this client in") as refused:
+                prepared(wrong, ROWS)
+            assert "guess" not in str(refused.value)
+    assert values(kafka, "locked", url) == [{"user": "ada", "n": 1, "at": AT}]
+    odd = replace(sink, registry_conf={"no.such": ["option", "of any kind"]})
+    with pytest.raises(GraphError, match="does not take the options"):
+        prepared(odd, ROWS)
 
 
 def test_refused_before_anything_is_asked(url: str) -> None:
