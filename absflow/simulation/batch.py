@@ -102,6 +102,7 @@ class Snapshot:
         changes: since its base.
         positions: the cut of each root input.
         in_flight: channels that had not brought the barrier, and how far they had been read.
+        live: how many keys have state.
         expired_upto: state that was touched last up to then had expired; None if none had.
     """
 
@@ -109,6 +110,7 @@ class Snapshot:
     changes: Mapping[str, Value | None]
     positions: Mapping[str, int]
     in_flight: Mapping[str, int]
+    live: int
     expired_upto: int | None = None
 
 

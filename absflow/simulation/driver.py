@@ -313,6 +313,8 @@ class Driver:
         stops = manifest.request in self._scene.tables.stops
         mark = self._scene.story.mark
         mark("completed")
+        full = not savepoint and manifest.base_id == 0 < completed_id
+        mark("full behind one that had changed most", full)
         mark("savepoint completed", savepoint)
         mark("savepoint completed behind a later checkpoint", late)
         mark("stop with savepoint completed", stops)

@@ -235,6 +235,8 @@ class Query:
                 positions={name: str(at) for name, at in snapshot.positions.items()},
                 in_flight={name: str(at) for name, at in snapshot.in_flight.items()},
                 rows_changed=len(snapshot.changes),
+                keys_total=snapshot.live,
+                bytes_total=snapshot.live,
                 expired_upto=snapshot.expired_upto,
                 held_rows=len(outcome.memory.held),
             )

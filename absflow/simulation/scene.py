@@ -90,6 +90,7 @@ def draw_knobs(
         tolerable_failed=dice.choice((1_000, 1_000, 3)),
         savepoint_timeout_ms=healthy_ms * dice.choice((1, 4, 12)),
         aligned_timeout_ms=dice.choice((None, 0, 0, 100, 400)),
+        full_from_rows=dice.choice((0, 2, 50_000)),
     )
     return Knobs(
         graph=graph,

@@ -299,10 +299,11 @@ def _snapshot(work: _Work, barrier: Barrier, after: Alignment) -> None:
         for k, e in work.values.items()
         if e.value is not None or e.modified_epoch > barrier.completed_id
     }
+    live = sum(e.value is not None for e in work.values.values())
     positions = {name: position for name, (position, _) in here.items()}
     late = [n for n in work.spec.upstream if alignment_state.in_flight(after, n, number)]
     in_flight = {name: work.batch.positions[name] for name in late}
-    work.snapshots.append(Snapshot(barrier, changes, positions, in_flight, upto))
+    work.snapshots.append(Snapshot(barrier, changes, positions, in_flight, live, upto))
     work.emitted.append(SentWatermark(Watermark(number, work.time.output, work.time.status)))
     work.emitted.append(barrier)
     work.epoch = number + 1

@@ -217,3 +217,45 @@ def test_a_snapshot_without_changes_adds_no_set():
     job.trigger(20)
     (manifest,) = manifests(job.acknowledge(2, rows_changed=0))
     assert manifest.stage("a").lineage == (1,)
+
+
+def bases(job, *brought):
+    """Complete a checkpoint for each of these (rows, of so many keys), by stage; all bases."""
+    found = []
+    for now_ms, of_stages in enumerate(brought, 1):
+        number = job.trigger(10 * now_ms)
+        found.append(job.state.pending[number].barrier.base_id)
+        for stage, (rows, keys) in of_stages.items():
+            made = report(number, stage, rows, keys_total=keys, bytes_total=20 * keys)
+            job.post(StageReported(made), HistoryFound(number, stage))
+        job.post(CompletionWritten(number, 10 * now_ms))
+    return found
+
+
+def test_behind_one_that_brought_most_of_the_state_a_checkpoint_is_full():
+    """And then one that says what has changed: after a load it is little again."""
+    job = Job(full_from_rows=100)
+    most, few = {"a": (600, 1000)}, {"a": (10, 1000)}
+    full = {"a": (1000, 1000)}
+    assert bases(job, full, most, full, most, full, few, few) == [0, 1, 0, 3, 0, 5, 6]
+
+
+def test_a_small_state_is_not_snapshotted_whole_again():
+    """Its sets are read faster than written, and who reads changes finds what has changed."""
+    job = Job(full_from_rows=100)
+    assert bases(job, *[{"a": (99, 99)}] * 4) == [0, 1, 2, 3]
+
+
+def test_a_large_stage_is_not_snapshotted_for_a_small_one():
+    """What counts is the state of the whole job, by its bytes."""
+    job = Job(JOIN, full_from_rows=100)
+    small, large = (900, 1000), (10, 100_000)
+    assert bases(job, *[{"a": small, "b": large, "c": (0, 0)}] * 3) == [0, 1, 2]
+    job = Job(JOIN, full_from_rows=100)
+    assert bases(job, *[{"a": small, "b": (9, 10), "c": (0, 0)}] * 3) == [0, 1, 0]
+
+
+def test_rows_of_deleted_keys_are_not_most_of_a_state():
+    """A million deletions of a state with one key left."""
+    job = Job(full_from_rows=100)
+    assert bases(job, *[{"a": (1_000_000, 0)}] * 3) == [0, 1, 2]

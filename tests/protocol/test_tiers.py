@@ -8,7 +8,7 @@ from absflow.protocol.retention.compaction import run_to_merge
 from absflow.protocol.retention.inventory import Compact, Completed, DeleteSets, RetentionPolicy
 from absflow.protocol.retention.plan import plan
 
-POLICY = RetentionPolicy(retained=9, max_lineage=4, free_dead=0)
+POLICY = RetentionPolicy(retained=9, max_lineage=4, max_dead=0.3, free_dead=0)
 ROWS = {1: 1000, **dict.fromkeys(range(2, 30), 10)}
 
 

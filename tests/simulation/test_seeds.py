@@ -76,6 +76,7 @@ SOMETIMES = (
     "ignored: OvertakeArrived late",
     "ignored: OvertakeArrived aborted",
     "rows in flight",
+    "full behind one that had changed most",
     "stop with savepoint completed",
     "stop with savepoint failed, and the job went on",
     "row late",

@@ -56,7 +56,8 @@ class Policy:
     """The settings that the coordinator decides by; times in ms.
 
     ``aligned_timeout_ms`` is how long a checkpoint's barriers may take to align before they
-    overtake what is in flight: 0 for not at all, None for as long as it takes.
+    overtake what is in flight: 0 for not at all, None for as long as it takes. A checkpoint behind
+    one that brought at least ``full_from_rows`` rows, and most of the state, is full.
     """
 
     interval_ms: int = 10_000
@@ -66,6 +67,7 @@ class Policy:
     tolerable_failed: int = 0
     savepoint_timeout_ms: int = 3_600_000
     aligned_timeout_ms: int | None = None
+    full_from_rows: int = 50_000
 
 
 @dataclass(frozen=True, slots=True, order=True)

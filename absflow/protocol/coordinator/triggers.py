@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from absflow.errors import ProtocolViolation
 from absflow.protocol.alignment_state import Barrier
-from absflow.protocol.checkpoints import Kind
+from absflow.protocol.checkpoints import Kind, own_reports
 from absflow.protocol.coordinator.messages import (
     Action,
     RefuseRequest,
@@ -70,9 +70,32 @@ def trigger_due(state: Coordinator, now_ms: int, at_ms: int) -> _Stepped:
     tolerated = state.failures <= state.policy.tolerable_failed
     if due is None or now_ms < due or not tolerated:
         return state, ()
-    barrier = Barrier(state.next_id, state.completed_id, state.completed_id, at_ms)
+    base_id = 0 if _full_is_due(state) else state.completed_id
+    barrier = Barrier(state.next_id, base_id, state.completed_id, at_ms)
     pending = Pending(barrier, now_ms, live_stages(state.topology, state.ended))
     return _trigger(replace(state, triggered_ms=now_ms), pending)
+
+
+def _full_is_due(state: Coordinator) -> bool:
+    """Whether an increment would bring most of the state once more.
+
+    Then a full snapshot writes little more, and its set stands alone: nobody reads the older ones
+    any more, and none is compacted. It does not say what has changed, so the one behind it is an
+    increment.
+    """
+    last = state.completed
+    if last is None or last.base_id == 0:
+        return False
+    reports = own_reports(last.checkpoint_id, last.stages)
+    if sum(report.rows_changed for report in reports) < state.policy.full_from_rows:
+        return False
+    total = sum(report.bytes_total for report in reports)
+    brought = sum(
+        report.bytes_total * min(report.rows_changed, report.keys_total) / report.keys_total
+        for report in reports
+        if report.keys_total
+    )
+    return 2 * brought > total
 
 
 def trigger_savepoint(state: Coordinator, event: SavepointRequested) -> _Stepped:

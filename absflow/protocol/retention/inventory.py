@@ -43,7 +43,7 @@ class RetentionPolicy:
 
     retained: int = 1
     max_lineage: int = 10
-    max_dead: float = 0.3
+    max_dead: float = 1.0
     free_dead: int = 50_000
 
 
