@@ -13,7 +13,7 @@ from absflow.destinations import avro
 from absflow.destinations.avro import Registry, avro_schema
 from absflow.errors import GraphError, StorageError
 
-REGISTRY = Registry("http://127.0.0.1:1", (), "t-value")
+REGISTRY = Registry("http://127.0.0.1:1", {}, "t-value")
 UTC = dt.timezone.utc
 ALL = pa.schema(
     [
@@ -124,9 +124,9 @@ def test_what_avro_has_no_name_or_type_for(name, of, words):
 
 def test_a_registry_that_does_not_answer(monkeypatch):
     monkeypatch.undo()
-    registry = Registry("http://user:secret@127.0.0.1:1", (("max.retries", 0),), "t-value")
+    registry = Registry("http://user:secret@127.0.0.1:1", {"max.retries": 0}, "t-value")
     with pytest.raises(StorageError, match=r"registry http://127\.0\.0\.1:1 does not") as raised:
         registry.register(pa.schema([("k", pa.string())]))
     assert "secret" not in str(raised.value)
     with pytest.raises(GraphError, match="its client does not take the options"):
-        Registry("http://127.0.0.1:1", (("no.such.option", "1"),), "t-value").register(ALL)
+        Registry("http://127.0.0.1:1", {"no.such.option": "1"}, "t-value").register(ALL)

@@ -9,7 +9,7 @@ from absflow.simulation import expiry, restore, stage, world
 from absflow.simulation.batch import Entry
 from absflow.simulation.world import go_back, run
 
-SEEDS = range(120)
+SEEDS = range(480)
 
 
 def not_refreshed(value, row, ttl, at):

@@ -12,7 +12,7 @@ from absflow.simulation.items import Fired, Sent, SentWatermark
 from absflow.simulation.job import GRAPHS
 from absflow.simulation.world import go_back, run
 
-SEEDS = range(160)
+SEEDS = range(480)
 
 
 def by_the_greatest(inputs):
