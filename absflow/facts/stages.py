@@ -55,6 +55,12 @@ class Stages:
         found = (stages.get(columns.stage, columns) for stages in self.by_attempt.values())
         return list({each.table: each for each in found if each.table != columns.table}.values())
 
+    def key_groups(self, columns: StageColumns) -> int:
+        """How many key groups the rows of its table are of; 0 if of several numbers, or unknown."""
+        mine = [stages.get(columns.stage, columns) for stages in self.by_attempt.values()]
+        counts = {each.key_groups for each in mine if each.table == columns.table}
+        return counts.pop() if len(counts) == 1 else 0
+
     def elsewhere(self, columns: StageColumns, tables: Collection[str]) -> list[Whose]:
         """Those whose state of the stage lies in none of these tables."""
         return [n for n in self.by_attempt if self.at(columns, n).table not in tables]
@@ -75,7 +81,7 @@ def stages_of(records: Iterable[AttemptRecord]) -> Stages:
 
     >>> text = '{"legs": {"key": [["tailnum", "string"]], "state": [], "table": "legs.2"}}'
     >>> stages_of([AttemptRecord(2, 5, AttemptFact.STARTED, text=text)]).newest
-    {'legs': StageColumns(stage='legs', key=('tailnum',), state=(), table='legs.2')}
+    {'legs': StageColumns(stage='legs', key=('tailnum',), state=(), table='legs.2', key_groups=0)}
     """
     records = list(records)
     ready = {record.attempt for record in records if record.kind is AttemptFact.READY}
@@ -98,6 +104,7 @@ def stages_of(records: Iterable[AttemptRecord]) -> Stages:
                     tuple(column for column, _ in described["key"]),
                     tuple(column for column, _ in described["state"]),
                     described["table"],
+                    described.get("key-groups", 0),
                 )
                 for name, described in json.loads(text).items()
             }

@@ -329,9 +329,11 @@ class StageColumns:
         key: names of the key columns; empty for a forwarding stage, which keeps nothing.
         state: names of the state columns.
         table: the name of the table.
+        key_groups: how many key groups it has; 0 if that is not said.
     """
 
     stage: str
     key: tuple[str, ...]
     state: tuple[str, ...]
     table: str
+    key_groups: int = 0

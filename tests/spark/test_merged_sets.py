@@ -7,16 +7,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from absflow.columnar.expiry import TOUCHED
+from absflow.columnar.keys import key_groups
 from absflow.errors import StorageError
 from absflow.protocol.lineage import Compacted, compacted_id
 from absflow.spark.control import compaction
 from absflow.spark.control.compaction import write_compacted_set
 from absflow.spark.worker import merged_sets
+from absflow.spark.worker.set_rows import set_files
 from absflow.storage.delta import transactions
 from absflow.storage.state_history import history_columns
 
@@ -27,27 +30,38 @@ STATE = pa.schema([("total", pa.float64()), ("tags", pa.list_(pa.string())), TOU
 SCHEMA = history_columns(KEYS, STATE)
 REPLACES = (4, 7, 9)
 UPTO = 500
-WAYS = {"one share": (32 << 20, 16), "many shares": (400, 1_000), "Spark": (1, 0)}
+GROUPS = 16
+# Bytes of a share, shares at most, and how many key groups are known of.
+WAYS = {
+    "one share": (32 << 20, 16, 0),
+    "many shares": (400, 1_000, 0),
+    "a share for each key group": (2_000, 0, GROUPS),
+    "shares of some key groups": (6_000, 0, GROUPS),
+    "Spark": (1, 0, GROUPS),
+}
 
 
 def rows_of(set_id: int) -> pa.Table:
     """A few hundred changes; some keys are null, some deleted, some touched long ago."""
     chance = np.random.default_rng(set_id)
     places = chance.choice(400, 150, replace=False)
-    return pa.table(
+    keys = [None if place % 40 == 0 else f"key {place % 40}" for place in places]
+    numbers = pa.array([None if place < 10 else place // 40 for place in places], pa.int32())
+    rows = pa.table(
         {
             "set_id": pa.array([set_id] * 150, pa.int64()),
             "checkpoint_id": pa.array([set_id] * 150, pa.int64()),
-            "key_group": pa.array(places % 16, pa.int32()),
+            "key_group": key_groups([pa.array(keys, pa.string()), numbers], GROUPS),
             "op": ["delete" if chance.random() < 0.2 else "upsert" for _ in places],
-            "k.1": [None if place % 40 == 0 else f"key {place % 40}" for place in places],
-            "n": pa.array([None if place < 10 else place // 40 for place in places], pa.int32()),
+            "k.1": keys,
+            "n": numbers,
             "total": chance.random(150),
             "tags": [["a"] * int(place % 3) for place in places],
             TOUCHED.name: pa.array(chance.integers(0, 1_000, 150)).cast(TOUCHED.type),
         },
         schema=SCHEMA,
     )
+    return rows.sort_by("key_group")  # as workers write it
 
 
 @pytest.fixture
@@ -74,14 +88,14 @@ def test_all_ways_make_the_same_set(
     """Of each key the newest; a deletion only if older sets lie below; nothing that expired."""
     fact = Compacted(9, "x", compacted_id(begin, 9), REPLACES)
     made = {}
-    for way, (size, most) in WAYS.items():
+    for way, (size, most, groups) in WAYS.items():
         monkeypatch.setattr(merged_sets, "SHARE_BYTES", size)
         monkeypatch.setattr(compaction, "SHARE_BYTES", size)
         monkeypatch.setattr(compaction, "_MOST_SHARES", most)
-        write_compacted_set(spark, path, KEYS.names, fact, [2, *REPLACES], upto)
+        write_compacted_set(spark, path, KEYS.names, fact, [2, *REPLACES], upto, groups)
         made[way] = merged(path, fact.set_id)
         spark.sql(f"DELETE FROM delta.`{path}` WHERE set_id = {fact.set_id}")
-    assert made["one share"] == made["many shares"] == made["Spark"]
+    assert all(rows == made["Spark"] for rows in made.values())
     newest: dict[Any, dict[str, Any]] = {}
     for set_id in REPLACES:
         for row in rows_of(set_id).to_pylist():
@@ -95,6 +109,26 @@ def test_all_ways_make_the_same_set(
     found = [(row["k.1"], row["n"], row["op"]) for row in made["one share"]]
     assert sorted(found, key=str) == sorted(due, key=str)
     assert {row["checkpoint_id"] for row in made["one share"]} == {9}
+
+
+def test_the_log_says_which_key_groups_a_file_has(spark: SparkSession, path: str) -> None:
+    """Of those that absflow writes as well; so a share reads a part of them."""
+    fact = Compacted(9, "x", compacted_id(0, 9), REPLACES)
+    write_compacted_set(spark, path, KEYS.names, fact, REPLACES, None, GROUPS)
+    found = set_files(spark, path, [2, *REPLACES, fact.set_id])
+    assert found is not None
+    assert found.groups.keys() == found.sizes.keys()
+    for file, bounds in found.groups.items():
+        rows = pq.read_table(Path(path, file))["key_group"].to_pylist()
+        assert bounds == (min(rows), max(rows))
+
+
+def test_rows_of_another_number_of_key_groups_are_refused(spark: SparkSession, path: str) -> None:
+    """Some of a key would be in one share, and some in another."""
+    fact = Compacted(9, "x", compacted_id(0, 9), REPLACES)
+    with pytest.raises(Exception, match=r"is in key group .*, but its key is in .* of 8"):
+        write_compacted_set(spark, path, KEYS.names, fact, REPLACES, None, 8)
+    assert merged(path, fact.set_id) == []
 
 
 def test_a_set_that_is_there_is_not_written_again(spark: SparkSession, path: str) -> None:

@@ -18,7 +18,8 @@ from absflow.storage.files import Files
 
 __all__ = ["write_compacted_set"]
 
-# Each share reads all files, so that no row has to be sent anywhere; of more, Spark shuffles.
+# Where rows are not of one number of key groups, each share reads all files, so that no row has to
+# be sent anywhere; of more, Spark shuffles.
 _MOST_SHARES = 16
 # All compactions of a table are transactions of this one.
 _APPLICATION = "absflow-compaction"
@@ -31,6 +32,7 @@ def write_compacted_set(
     fact: Compacted,
     there: Collection[int],
     expired_upto: int | None = None,
+    key_groups: int = 0,
 ) -> None:
     """Write the set of a compaction; twice would be the same as once.
 
@@ -43,6 +45,8 @@ def write_compacted_set(
         expired_upto: state that was touched last up to then had expired at the checkpoint that the
             last of the sets is of, microseconds since 1970 (UTC), and is left out; None if none
             had.
+        key_groups: how many key groups all rows of the table are of; 0 if that is not known, or
+            they are of several numbers.
 
     Raises:
         StorageError: one of the sets has gone since, or another driver compacts at the same time.
@@ -50,9 +54,12 @@ def write_compacted_set(
     # One version is looked at and read. A driver that hung, and has a newer one without knowing,
     # must not write what is left of sets that the newer one has compacted.
     found = set_files(spark, path, [*fact.replaces, fact.set_id])
+    # Where a key group is too large for a task, its keys are shared out by their hash.
+    if found is not None and found.bytes > 2 * key_groups * SHARE_BYTES:
+        key_groups = 0
     if (
         found is None
-        or found.bytes > _MOST_SHARES * SHARE_BYTES
+        or (not key_groups and found.bytes > _MOST_SHARES * SHARE_BYTES)
         or transactions.plain_table(spark, path, found.schema) is None
     ):
         _by_spark(spark, path, key, fact, there, expired_upto)
@@ -61,7 +68,7 @@ def write_compacted_set(
     _refuse_gone(path, fact, there, sets)
     if fact.set_id in sets:
         return
-    rows = merged_rows(spark, Files(spark), path, key, fact, found, expired_upto)
+    rows = merged_rows(spark, Files(spark), path, key, fact, found, expired_upto, key_groups)
     # Of two drivers that do this at once one commits: this transaction reads what the other's
     # writes, that of this application. A number that is there by now says the same.
     number = transactions.newest_of(spark, path, _APPLICATION) + 1

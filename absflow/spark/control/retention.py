@@ -325,7 +325,8 @@ class Retention:
                 check_replaced(root, columns.table, fact, found)
                 path = self._layout.state(columns.table)
                 upto = self._expired_upto(fact, columns)
-                write_compacted_set(self._spark, path, columns.key, fact, there, upto)
+                groups = found.stages.key_groups(columns)
+                write_compacted_set(self._spark, path, columns.key, fact, there, upto, groups)
             return with_digest(root, columns.table, fact)
 
     def _expired_upto(self, fact: Compacted, columns: StageColumns) -> int | None:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from absflow.columnar.expiry import expired
-from absflow.columnar.merging import last_changes, of_share
+from absflow.columnar.merging import last_changes, may_have, of_key_groups, of_share
 from absflow.protocol.lineage import Compacted, begin_of, end_of
 from absflow.spark.worker.set_rows import SetFiles
 from absflow.storage.delta import data_rows
@@ -37,10 +37,13 @@ def merged_rows(
     fact: Compacted,
     found: SetFiles,
     expired_upto: int | None,
+    groups: int,
 ) -> ArrowRows:
     """The rows of a compacted set; nothing is read yet.
 
-    Each task reads all files, and keeps the rows of its share of the keys.
+    Each task keeps the rows of its share of the keys. If the rows are of one number of key groups,
+    a share is of some of these, and its task reads the files that have them, which are few: workers
+    write key group after key group. Otherwise each task reads all files.
 
     Args:
         spark: the session.
@@ -50,26 +53,35 @@ def merged_rows(
         fact: which sets are to be one.
         found: their files.
         expired_upto: as of :func:`~absflow.spark.control.compaction.write_compacted_set`.
+        groups: how many key groups all rows are of; 0 if of several numbers.
     """
     store, folder = files.for_workers(path)
     ordered = [
-        file_of(folder, file)
+        (file_of(folder, file), found.groups.get(file))
         for set_id in fact.replaces
         for file in sorted(name for name, (of, _) in found.sizes.items() if of == set_id)
     ]
     shares = max(1, -(-found.bytes // SHARE_BYTES))
+    if groups:
+        shares = min(shares, groups)
     inside = pa.schema([field for field in found.schema if field.name != "set_id"])
     # With older sets below, a deletion still has something to hide.
     whole = begin_of(fact.set_id) == 0
     ids = {"set_id": fact.set_id, "checkpoint_id": end_of(fact.set_id)}
     schema, check = found.schema, checks_pages(spark)
 
+    def parts_of(number: int) -> Iterator[pa.RecordBatch]:
+        for file, bounds in ordered:
+            if groups and not may_have(bounds, number, shares, groups):
+                continue
+            for batch in data_rows.rows_of(store, file, inside, check=check):
+                if groups:
+                    yield of_key_groups(batch, key, number, shares, groups)
+                else:
+                    yield of_share(batch, key, number, shares)
+
     def share_of(number: int) -> pa.Table:
-        parts = [
-            of_share(batch, key, number, shares)
-            for path in ordered
-            for batch in data_rows.rows_of(store, path, inside, check=check)
-        ]
+        parts = list(parts_of(number))
         rows = last_changes(pa.Table.from_batches(parts, inside), key)
         if whole:
             rows = rows.filter(pc.equal(rows["op"], "upsert"))

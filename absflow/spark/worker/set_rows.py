@@ -8,6 +8,7 @@ table's log says.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,10 +45,12 @@ class SetFiles:
     Attributes:
         schema: the columns of the table.
         sizes: of each file, by its path in the table, its set and its bytes.
+        groups: the least and the greatest key group in it, of each file of which the log says so.
     """
 
     schema: pa.Schema
     sizes: Mapping[str, tuple[int, int]]
+    groups: Mapping[str, tuple[int, int]]
 
     @property
     def bytes(self) -> int:
@@ -70,9 +73,23 @@ def set_files(spark: SparkSession, path: str, sets: Iterable[int]) -> SetFiles |
             return None
         set_id = F.col("partitionValues")["set_id"].cast("long")
         mine = files_of(spark, version).where(set_id.isin(*sets))
-        rows = mine.select("path", set_id.alias("set_id"), "size").collect()
+        rows = mine.select("path", set_id.alias("set_id"), "size", "stats").collect()
         schema = to_arrow_schema(columns(metadata), timezone="UTC")
-    return SetFiles(schema, {row["path"]: (row["set_id"], row["size"]) for row in rows})
+    bounds = {row["path"]: _bounds(row["stats"]) for row in rows}
+    return SetFiles(
+        schema,
+        {row["path"]: (row["set_id"], row["size"]) for row in rows},
+        {path: found for path, found in bounds.items() if found is not None},
+    )
+
+
+def _bounds(stats: str | None) -> tuple[int, int] | None:
+    """The least and the greatest key group, if each row has one."""
+    said = json.loads(stats or "{}")
+    of = "key_group"
+    if said.get("nullCount", {}).get(of) != 0 or of not in said.get("minValues", {}):
+        return None
+    return int(said["minValues"][of]), int(said["maxValues"][of])
 
 
 class SetRows:
