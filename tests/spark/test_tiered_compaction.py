@@ -32,7 +32,7 @@ pytestmark = pytest.mark.spark
 
 NEWEST, SAVEPOINT, ABORTED = 28, 14, 9
 # All are kept.
-POLICY = RetentionPolicy(retained=100, max_lineage=4, free_dead=0)
+POLICY = RetentionPolicy(retained=100, max_lineage=4, max_dead=0.3, free_dead=0)
 
 
 def states() -> dict[int, list[dict[str, Any]]]:
