@@ -7,6 +7,7 @@ Spark would make rows of the JVM of them, shuffle and sort these, which takes ma
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -41,9 +42,8 @@ def merged_rows(
 ) -> ArrowRows:
     """The rows of a compacted set; nothing is read yet.
 
-    Each task keeps the rows of its share of the keys. If the rows are of one number of key groups,
-    a share is of some of these, and its task reads the files that have them, which are few: workers
-    write key group after key group. Otherwise each task reads all files.
+    A task makes a share of the keys. Where all rows are of one number of key groups, it is some of
+    these, and the task reads the files that have them: workers write key group after key group.
 
     Args:
         spark: the session.
@@ -61,27 +61,20 @@ def merged_rows(
         for set_id in fact.replaces
         for file in sorted(name for name, (of, _) in found.sizes.items() if of == set_id)
     ]
-    shares = max(1, -(-found.bytes // SHARE_BYTES))
-    if groups:
-        shares = min(shares, groups)
+    shares = _Shares.of(key, found.bytes, groups)
     inside = pa.schema([field for field in found.schema if field.name != "set_id"])
     # With older sets below, a deletion still has something to hide.
     whole = begin_of(fact.set_id) == 0
     ids = {"set_id": fact.set_id, "checkpoint_id": end_of(fact.set_id)}
     schema, check = found.schema, checks_pages(spark)
 
-    def parts_of(number: int) -> Iterator[pa.RecordBatch]:
-        for file, bounds in ordered:
-            if groups and not may_have(bounds, number, shares, groups):
-                continue
-            for batch in data_rows.rows_of(store, file, inside, check=check):
-                if groups:
-                    yield of_key_groups(batch, key, number, shares, groups)
-                else:
-                    yield of_share(batch, key, number, shares)
-
     def share_of(number: int) -> pa.Table:
-        parts = list(parts_of(number))
+        parts = [
+            shares.rows_of(number, batch)
+            for file, bounds in ordered
+            if shares.reads(number, bounds)
+            for batch in data_rows.rows_of(store, file, inside, check=check)
+        ]
         rows = last_changes(pa.Table.from_batches(parts, inside), key)
         if whole:
             rows = rows.filter(pc.equal(rows["op"], "upsert"))
@@ -95,4 +88,30 @@ def merged_rows(
             columns = [own[name] if name in own else rows[name] for name in schema.names]
             yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
 
-    return ArrowRows(spark.range(0, shares, 1, shares).toDF("number"), make, schema)
+    numbers = spark.range(0, shares.count, 1, shares.count).toDF("number")
+    return ArrowRows(numbers, make, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """How the keys are shared out: by key groups, or by hash if ``groups`` is 0."""
+
+    key: Sequence[str]
+    count: int
+    groups: int
+
+    @classmethod
+    def of(cls, key: Sequence[str], size: int, groups: int) -> _Shares:
+        """Of files that have so many bytes together."""
+        count = max(1, -(-size // SHARE_BYTES))
+        return cls(key, min(count, groups) if groups else count, groups)
+
+    def reads(self, share: int, bounds: tuple[int, int] | None) -> bool:
+        """Whether the task of a share reads a file with these key groups."""
+        return not self.groups or may_have(bounds, share, self.count, self.groups)
+
+    def rows_of(self, share: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a share."""
+        if self.groups:
+            return of_key_groups(batch, self.key, share, self.count, self.groups)
+        return of_share(batch, self.key, share, self.count)
