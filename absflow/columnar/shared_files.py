@@ -12,14 +12,13 @@ not change for long may keep the whole of a file for its own part; the parts are
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
 from absflow.columnar.piece_files import StateFiles, file_of, part_name
-from absflow.columnar.stored import KeyGroupState
+from absflow.columnar.stored import KeyGroupState, sweep
 
 __all__ = ["SharedFiles"]
 
@@ -118,13 +117,8 @@ class SharedFiles:
         old, needed = _shared(before), _shared(after)
         for name in old - needed:
             self._files.delete(name)
-        if not self._written:
-            return
-        for last in self._files.names(self._folder):
-            written = re.match(r"\.?(\d+)-", last)
-            name = f"{self._folder}/{last}"
-            if written and int(written[1]) < self._batch and name not in old | needed:
-                self._files.delete(name)
+        if self._written:
+            sweep(self._files, self._folder, self._batch, old | needed)
 
 
 def _shared(states: Mapping[int, KeyGroupState]) -> set[str]:

@@ -49,6 +49,7 @@ __all__ = [
     "retire",
     "store",
     "store_base",
+    "sweep",
 ]
 
 _RANGE = pa.schema(
@@ -234,9 +235,9 @@ def retire(
     """
     for name in before.stale.split():
         files.delete(name)
-    folder, _, _ = place.partition("/")
+    folder, _, batch = place.partition("/")
     if any(name.startswith(f"{folder}/") for name in after.files - before.files):
-        _sweep(files, place, before.files | after.files)
+        sweep(files, folder, int(batch), before.files | after.files)
     return replace(after, stale=" ".join(sorted(before.files - after.files)))
 
 
@@ -289,13 +290,12 @@ def _is_due(state: KeyedState) -> bool:
     return bool(count * _PARTS > state.base.num_rows)
 
 
-def _sweep(files: StateFiles, place: str, needed: Set[str]) -> None:
-    """Delete what earlier batches have left of the key group's files, but for ``needed``.
+def sweep(files: StateFiles, folder: str, batch_id: int, needed: Set[str]) -> None:
+    """Delete what batches before this one have left in a folder, but for ``needed``.
 
-    Those of this batch stay: another worker may run it, too, and one of the two is committed.
+    What is of this batch stays: another worker may run it, too, and one of the two is committed.
     """
-    folder, _, batch = place.partition("/")
     for name in files.names(folder):
         written = re.match(r"\.?(\d+)-", name)
-        if written and int(written[1]) < int(batch) and f"{folder}/{name}" not in needed:
+        if written and int(written[1]) < batch_id and f"{folder}/{name}" not in needed:
             files.delete(f"{folder}/{name}")

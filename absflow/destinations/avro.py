@@ -49,14 +49,13 @@ class Registry:
 
     Attributes:
         url: of the registry.
-        conf: more of its client's options; there may be a password among them.
+        conf: more of its client's options, whose values may be of any kind, so it has no hash;
+            there may be a password among them.
         subject: the subject, by convention ``<topic>-value``.
     """
 
     url: str
-    conf: Mapping[str, Any] = dataclasses.field(
-        repr=False, hash=False
-    )  # whose values may be of any kind
+    conf: Mapping[str, Any] = dataclasses.field(repr=False, hash=False)
     subject: str
 
     def check(self, schema: pa.Schema) -> None:
