@@ -17,7 +17,7 @@ from absflow.protocol.checkpoints import (
     SetDigest,
     StageReport,
 )
-from absflow.protocol.lineage import Compacted
+from absflow.protocol.lineage import FEW_ROWS, Compacted
 
 __all__ = [
     "Action",
@@ -67,7 +67,7 @@ class Policy:
     tolerable_failed: int = 0
     savepoint_timeout_ms: int = 3_600_000
     aligned_timeout_ms: int | None = None
-    full_from_rows: int = 50_000
+    full_from_rows: int = FEW_ROWS
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from absflow.protocol.lineage import Compacted
+from absflow.protocol.lineage import FEW_ROWS, Compacted
 
 __all__ = [
     "Action",
@@ -44,7 +44,7 @@ class RetentionPolicy:
     retained: int = 1
     max_lineage: int = 10
     max_dead: float = 1.0
-    free_dead: int = 50_000
+    free_dead: int = FEW_ROWS
 
 
 @dataclass(frozen=True, slots=True)
