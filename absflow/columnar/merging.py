@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from absflow.columnar.keys import factorize, key_groups
 from absflow.errors import StorageError
 
-__all__ = ["last_changes", "may_have", "of_key_groups", "of_share"]
+__all__ = ["Shares", "last_changes"]
 
 
 def last_changes(rows: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -30,48 +32,65 @@ def last_changes(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     return rows.take(pa.array(last))
 
 
-def of_share(rows: pa.RecordBatch, key: Sequence[str], share: int, shares: int) -> pa.RecordBatch:
-    """The rows whose keys belong to one of so many shares; a key is in the same one always."""
-    if shares == 1:
-        return rows
-    return rows.filter(pa.array(key_groups([rows[name] for name in key], shares) == share))
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How the keys of a state history are shared out; a key is in the same share always.
 
-
-def may_have(bounds: tuple[int, int] | None, share: int, shares: int, groups: int) -> bool:
-    """Whether a file may have rows of one of so many shares of the key groups.
-
-    Args:
-        bounds: the least and the greatest key group in it; None if they are not known.
-        share: which share.
-        shares: how many there are, at most ``groups``.
-        groups: how many key groups there are.
-
-    >>> [may_have((2, 3), share, 4, 8) for share in range(4)]
-    [False, True, False, False]
+    Attributes:
+        key: names of the key columns.
+        count: how many shares there are; with ``groups`` at most as many.
+        groups: how many key groups all rows are of, then a share is some of these; 0 if of several
+            numbers, then the hash of its key says where a row belongs.
     """
-    if bounds is None:
-        return True
-    low, high = bounds
-    # What is no key group is in some share, too, which sees that then.
-    return low * shares // groups <= share <= high * shares // groups or (
-        share == shares - 1 and high >= groups
-    )
 
+    key: Sequence[str]
+    count: int
+    groups: int = 0
 
-def of_key_groups(
-    rows: pa.RecordBatch, key: Sequence[str], share: int, shares: int, groups: int
-) -> pa.RecordBatch:
-    """As :func:`of_share`, where each share is of whole key groups, which the rows have.
+    @classmethod
+    def at_most(cls, most: int, key: Sequence[str], groups: int) -> Shares:
+        """So many, or one for each key group if these are fewer."""
+        return cls(key, min(most, groups) if groups else most, groups)
 
-    Raises:
-        StorageError: a row has another key group than its key: it is of another number of them.
-    """
-    own = key_groups([rows[name] for name in key], groups)
-    said = rows["key_group"].fill_null(-1).to_numpy()
-    if not np.array_equal(own, said):
-        at = int(np.flatnonzero(own != said)[0])
-        raise StorageError(
-            f"a row of a state history is in key group {said[at]}, but its key is in "
-            f"{own[at]} of {groups}: only absflow may write there"
-        )
-    return rows.filter(pa.array(own.astype(np.int64) * shares // groups == share))
+    def may_have(self, share: int, bounds: tuple[int, int] | None) -> bool:
+        """Whether a file may have rows of a share.
+
+        Args:
+            share: which share.
+            bounds: the least and the greatest key group in the file; None if they are not known.
+
+        >>> [Shares(["k"], 4, groups=8).may_have(share, (2, 3)) for share in range(4)]
+        [False, True, False, False]
+        """
+        if not self.groups or bounds is None:
+            return True
+        low, high = (bound * self.count // self.groups for bound in bounds)
+        # What is no key group is in some share, too, which sees that then.
+        return low <= share <= high or (share == self.count - 1 and bounds[1] >= self.groups)
+
+    def of(self, share: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows whose keys belong to a share.
+
+        Raises:
+            StorageError: a row has another key group than its key: it is of another number of them.
+        """
+        if self.groups:
+            own = self._key_groups(rows)
+            return rows.filter(pa.array(own.astype(np.int64) * self.count // self.groups == share))
+        if self.count == 1:
+            return rows
+        return rows.filter(pa.array(key_groups(self._keys(rows), self.count) == share))
+
+    def _keys(self, rows: pa.RecordBatch) -> list[pa.Array]:
+        return [rows[name] for name in self.key]
+
+    def _key_groups(self, rows: pa.RecordBatch) -> npt.NDArray[np.int32]:
+        own = key_groups(self._keys(rows), self.groups)
+        said = rows["key_group"].fill_null(-1).to_numpy()
+        if not np.array_equal(own, said):
+            at = int(np.flatnonzero(own != said)[0])
+            raise StorageError(
+                f"a row of a state history is in key group {said[at]}, but its key is in "
+                f"{own[at]} of {self.groups}: only absflow may write there"
+            )
+        return own

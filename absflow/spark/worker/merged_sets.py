@@ -7,7 +7,6 @@ Spark would make rows of the JVM of them, shuffle and sort these, which takes ma
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from absflow.columnar.expiry import expired
-from absflow.columnar.merging import last_changes, may_have, of_key_groups, of_share
+from absflow.columnar.merging import Shares, last_changes
 from absflow.protocol.lineage import Compacted, begin_of, end_of
 from absflow.spark.worker.set_rows import SetFiles
 from absflow.storage.delta import data_rows
@@ -61,7 +60,7 @@ def merged_rows(
         for set_id in fact.replaces
         for file in sorted(name for name, (of, _) in found.sizes.items() if of == set_id)
     ]
-    shares = _Shares.of(key, found.bytes, groups)
+    shares = Shares.at_most(max(1, -(-found.bytes // SHARE_BYTES)), key, groups)
     inside = pa.schema([field for field in found.schema if field.name != "set_id"])
     # With older sets below, a deletion still has something to hide.
     whole = begin_of(fact.set_id) == 0
@@ -70,9 +69,9 @@ def merged_rows(
 
     def share_of(number: int) -> pa.Table:
         parts = [
-            shares.rows_of(number, batch)
+            shares.of(number, batch)
             for file, bounds in ordered
-            if shares.reads(number, bounds)
+            if shares.may_have(number, bounds)
             for batch in data_rows.rows_of(store, file, inside, check=check)
         ]
         rows = last_changes(pa.Table.from_batches(parts, inside), key)
@@ -90,28 +89,3 @@ def merged_rows(
 
     numbers = spark.range(0, shares.count, 1, shares.count).toDF("number")
     return ArrowRows(numbers, make, schema)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shares:
-    """How the keys are shared out: by key groups, or by hash if ``groups`` is 0."""
-
-    key: Sequence[str]
-    count: int
-    groups: int
-
-    @classmethod
-    def of(cls, key: Sequence[str], size: int, groups: int) -> _Shares:
-        """Of files that have so many bytes together."""
-        count = max(1, -(-size // SHARE_BYTES))
-        return cls(key, min(count, groups) if groups else count, groups)
-
-    def reads(self, share: int, bounds: tuple[int, int] | None) -> bool:
-        """Whether the task of a share reads a file with these key groups."""
-        return not self.groups or may_have(bounds, share, self.count, self.groups)
-
-    def rows_of(self, share: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a share."""
-        if self.groups:
-            return of_key_groups(batch, self.key, share, self.count, self.groups)
-        return of_share(batch, self.key, share, self.count)
