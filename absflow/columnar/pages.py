@@ -63,6 +63,8 @@ class PageKind(Enum):
     OVERTAKE = "OVERTAKE"
     END = "END"
     STATE = "STATE"
+    # The same, in files of the state history that a worker has written: what the driver commits.
+    WRITTEN = "WRITTEN"
     REPORT = "REPORT"
     RESTORE = "RESTORE"
     # How far event time has come; for a whole range, whatever its key group.
@@ -121,7 +123,7 @@ TIME_FIELDS = (
 ORDER_FIELDS = CHANNEL_FIELDS[1:3]
 SEQ_BITS = 31
 # What a stage emits beside rows: for the driver, and for the stages that read it.
-FOR_THE_DRIVER = (PageKind.REPORT, PageKind.STATE, PageKind.LATE)
+FOR_THE_DRIVER = (PageKind.REPORT, PageKind.STATE, PageKind.WRITTEN, PageKind.LATE)
 FORWARDED = (PageKind.BARRIER, PageKind.END)
 # A page is one value of Spark's, and an array of Java's; both end at 2 GB.
 _LARGEST = (1 << 31) - (1 << 20)

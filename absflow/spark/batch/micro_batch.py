@@ -4,8 +4,8 @@ Batch b of a chain of stages makes these writes, in this order. Only the rows of
 committed; 3 to 6 are done for each stage that met a control row.
 
 1. rows to the channel (``txnVersion`` 2b). This action alone runs the stateful operators; the pages
-   are persisted, and everything else reads those. The workers that write the rows write the batch's
-   snapshots into files of the state histories, too, which no version names yet;
+   are persisted, and everything else reads those. The workers that run the operators write the
+   batch's snapshots into files of the state histories, too, which no version names yet;
 2. rows to the sinks, one commit for each epoch; late rows to their tables;
 3. snapshots whose files no worker wrote: their STATE pages to staging files;
 4. barriers to the channel (``txnVersion`` 2b + 1);
@@ -18,7 +18,7 @@ Then Spark commits the batch.
 A kill between two of them leaves the rest to the replay of b. That runs the operators again on the
 state before b and gets the same pages; Delta skips what is there already by its transaction id,
 without running its plan. So the first batch behind a start runs the operators in an action of its
-own, and no worker writes files of it.
+own. Files that were written of it before are named by no version; ``VACUUM`` deletes them.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from absflow.spark.batch.outcome import (
     merge_reports,
     split_reports,
 )
-from absflow.spark.batch.query import set_alignments, set_times
+from absflow.spark.batch.query import set_alignments, set_snapshots, set_times
 from absflow.spark.batch.restored_rows import RestoredRows
 from absflow.spark.batch.rows import RowWriter
 from absflow.spark.batch.stage import ChainStage
 from absflow.spark.batch.stops import FailedBatchError, StoppedError, is_stop, overflows
 from absflow.spark.batch.worker_output import WorkerOutput
-from absflow.spark.worker.snapshot_files import Histories
 from absflow.storage import clock
+from absflow.storage.delta.data_files import PlainTable
 from absflow.storage.files import Files
 
 __all__ = ["ChainBatches", "TimersLeft"]
@@ -143,15 +143,18 @@ class ChainBatches:
             raise StoppedError
         set_alignments(frame.sparkSession, {s.spec.name: s.alignment for s in self._stages})
         set_times(frame.sparkSession, {s.spec.name: s.time for s in self._stages})
+        histories = self._histories()
+        written = {s.spec.name: s.spec.name in histories for s in self._stages}
+        set_snapshots(frame.sparkSession, written)
         pages = frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            self._write(pages, batch_id)
+            self._write(pages, batch_id, histories)
         finally:
             pages.unpersist()
             for stage in self._stages:
                 stage.ended(clock.steady_ms())
 
-    def _write(self, pages: DataFrame, batch_id: int) -> None:
+    def _write(self, pages: DataFrame, batch_id: int, histories: Mapping[str, PlainTable]) -> None:
         """The writes of a batch, in their order."""
         started_ms, begun_ms = clock.now_ms(), clock.steady_ms()
         epoch = self._last.alignment.epoch
@@ -159,8 +162,7 @@ class ChainBatches:
         if self._after_start:
             totals, output = self._rows.write_after_start(pages, batch_id, epoch, time)
         else:
-            histories = self._histories()
-            totals, output = self._rows.write_first(pages, batch_id, epoch, histories, time)
+            totals, output = self._rows.write_first(pages, batch_id, epoch, time)
         outcomes, late = self._outcomes(output, begun_ms)
         for given in late:
             self._rows.write_late(pages, given, batch_id)
@@ -173,7 +175,7 @@ class ChainBatches:
         rows_ms = clock.steady_ms() - begun_ms
         if outcomes:
             self._note_control_rows(batch_id, outcomes)
-            self._write_outcomes(pages, batch_id, outcomes, output, started_ms, rows_ms)
+            self._write_outcomes(pages, batch_id, outcomes, output, histories, started_ms, rows_ms)
         for stage in self._stages:
             if stage not in outcomes:
                 stage.save(batch_id, None)
@@ -210,6 +212,7 @@ class ChainBatches:
         batch_id: int,
         outcomes: Mapping[ChainStage, StageOutcome],
         output: WorkerOutput,
+        histories: Mapping[str, PlainTable],
         started_ms: int,
         rows_ms: int,
     ) -> None:
@@ -222,7 +225,8 @@ class ChainBatches:
         for stage, outcome in outcomes.items():
             stage.note_arrivals(outcome, offsets, started_ms)
         snapshots = {
-            stage: stage.hand_over(pages, outcome, output) for stage, outcome in outcomes.items()
+            stage: stage.hand_over(pages, outcome, output, histories.get(stage.spec.name))
+            for stage, outcome in outcomes.items()
         }
         before_ms = clock.steady_ms()
         self._rows.forward_barriers(pages, batch_id, self._last.at)
@@ -239,7 +243,7 @@ class ChainBatches:
         last = outcomes.get(self._last)
         return [epoch, *(n + 1 for n in sorted(last.snapshots))] if last else [epoch]
 
-    def _histories(self) -> Histories:
+    def _histories(self) -> dict[str, PlainTable]:
         """Where workers may write the snapshots of a batch, by stage."""
         found = {stage.spec.name: stage.history() for stage in self._stages}
         return {name: history for name, history in found.items() if history is not None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
 import pyarrow as pa
 from pyarrow import types
@@ -15,10 +16,15 @@ from absflow.columnar.spec import StageSpec
 from absflow.protocol import alignment_state, event_time
 from absflow.protocol.alignment_state import Alignment
 from absflow.protocol.event_time import EventTime
-from absflow.spark.worker.stage_call import ARROW_ROWS, alignment_property, time_property
+from absflow.spark.worker.stage_call import (
+    ARROW_ROWS,
+    alignment_property,
+    snapshot_property,
+    time_property,
+)
 from absflow.storage.session import conf_set
 
-__all__ = ["arrow_rows", "set_alignments", "set_times", "start_query"]
+__all__ = ["arrow_rows", "set_alignments", "set_snapshots", "set_times", "start_query"]
 
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -47,6 +53,14 @@ def set_times(spark: SparkSession, before: Mapping[str, EventTime | None]) -> No
         if time is not None:
             text = event_time.to_json(time)
             spark.sparkContext.setLocalProperty(time_property(stage), text)
+
+
+def set_snapshots(spark: SparkSession, by_workers: Mapping[str, bool]) -> None:
+    """As :func:`set_alignments`, whether a stage's workers write the files of its snapshots."""
+    for stage, written in by_workers.items():
+        value = "true" if written else None
+        # Its type has no None, by which Spark takes a property away.
+        spark.sparkContext.setLocalProperty(snapshot_property(stage), cast("str", value))
 
 
 def arrow_rows(schemas: Iterable[pa.Schema]) -> dict[str, str]:

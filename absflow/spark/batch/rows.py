@@ -6,9 +6,9 @@ Before each the fence is asked whether a newer driver has started.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation
@@ -29,9 +29,8 @@ from absflow.protocol.watermarks import StageTime
 from absflow.sinks import DeltaSink, Sink, SinkWrite
 from absflow.spark.batch.pages import Totals, is_kind, totals_columns
 from absflow.spark.batch.replay import check_sink, is_in_channel
-from absflow.spark.batch.worker_output import WorkerOutput, read_reports
-from absflow.spark.worker.output_rows import unpack_function
-from absflow.spark.worker.snapshot_files import Histories, SnapshotFiles
+from absflow.spark.batch.worker_output import WorkerOutput, read_sent
+from absflow.spark.worker.output_rows import SENT, PageMessages, unpack_function
 from absflow.storage.delta import tables, transactions
 from absflow.storage.layout import Layout
 
@@ -102,28 +101,26 @@ class RowWriter:
         pages: DataFrame,
         batch_id: int,
         epoch: int,
-        histories: Histories,
         time: SentTime | None,
     ) -> tuple[Totals, WorkerOutput]:
         """The write that runs the operator: to the channel, else to the first sink that reads all.
 
-        Where workers write its files, they write the snapshots of ``histories`` in the same Spark
-        job, and send the REPORT pages; so a barrier needs no job of its own.
+        Where workers write its files, they send the pages that are for the driver in the same Spark
+        job; so a barrier needs no job of its own.
         """
         observation, messages = Observation(), None
         observed = pages.observe(observation, *totals_columns())
-        side_output = partial(SnapshotFiles, histories)
         if self._channel is not None:
-            messages = self._write_channel(observed, batch_id, side_output, time)
+            messages = self._write_channel(observed, batch_id, PageMessages, time)
         elif self._whole_sink is not None:
-            messages = self._write_sink(observed, self._whole_sink, batch_id, epoch, side_output)
+            messages = self._write_sink(observed, self._whole_sink, batch_id, epoch, PageMessages)
         else:
             totals = self._count(pages)
             return totals, self._reports(pages, totals)
         totals = Totals(**observation.get)
         if messages is None:
             return totals, self._reports(pages, totals)
-        return totals, WorkerOutput(histories, messages)
+        return totals, WorkerOutput(map(json.loads, messages))
 
     def check_sinks(self, pages: DataFrame, batch_id: int, epochs: list[int]) -> None:
         """See that what Delta sinks may have of the first batch behind a start is what it gives.
@@ -213,7 +210,7 @@ class RowWriter:
         self,
         pages: DataFrame,
         batch_id: int,
-        side_output: Callable[[], SnapshotFiles] | None,
+        side_output: Callable[[], PageMessages] | None,
         time: SentTime | None,
     ) -> list[str] | None:
         assert self._channel is not None
@@ -229,7 +226,7 @@ class RowWriter:
         name: str,
         batch_id: int,
         epoch: int,
-        side_output: Callable[[], SnapshotFiles] | None,
+        side_output: Callable[[], PageMessages] | None,
     ) -> list[str] | None:
         made, wanted = self._made(name, batch_id, epoch), _of_epoch(epoch)
         self._fence.check()
@@ -248,22 +245,21 @@ class RowWriter:
         pages: DataFrame,
         batch_id: int | None,
         wanted: Column,
-        side_output: Callable[[], SnapshotFiles] | None = None,
+        side_output: Callable[[], PageMessages] | None = None,
         time: SentTime | None = None,
     ) -> transactions.ArrowRows:
         output = self._stage.output
         schema = output if batch_id is None else channel_schema(output, time is not None)
         if side_output is not None:
-            wanted |= is_kind(PageKind.REPORT) | is_kind(PageKind.STATE)
+            wanted |= F.col("kind").isin([kind.value for kind in SENT])
         make = unpack_function(output, batch_id, time)
-        side_path = None if side_output is None else self._layout.root
-        return transactions.ArrowRows(pages.where(wanted), make, schema, side_output, side_path)
+        return transactions.ArrowRows(pages.where(wanted), make, schema, side_output)
 
     def _count(self, pages: DataFrame) -> Totals:
         return Totals(**pages.agg(*totals_columns()).collect()[0].asDict())
 
     def _reports(self, pages: DataFrame, totals: Totals) -> WorkerOutput:
-        return read_reports(pages) if totals.reports else WorkerOutput({})
+        return read_sent(pages) if totals.reports else WorkerOutput()
 
 
 def _with_time(page: Page, times: Mapping[int, StageTime]) -> Page:

@@ -2,10 +2,9 @@
 
 One thread for each stage commits snapshots to the history table beside the stream, in id order,
 each in one commit; Delta skips the lower ids of a writer, so no snapshot may pass another. Nearly
-always the workers that wrote the rows of the micro-batch have written the set's files, too
+always the workers that ran the stage have written the set's files, too
 (:class:`~absflow.spark.worker.snapshot_files.SnapshotFiles`), and a commit that names them is all
-that is left. Where workers may not write them, and in the first batch of a start, whose rows may be
-there already, the thread makes the set of staged pages.
+that is left. Where workers may not write them, the thread makes the set of staged pages.
 
 HistoryFound is posted only after the commit was seen in the table's log. State goes from executors
 to storage; the driver sees counts only.
@@ -79,25 +78,36 @@ class SnapshotAppender:
         self._app_id = f"{job}/{spec.name}/attempt={attempt}/state"
         self._log = LogTail(files.read, files.names, self._table)
         files.delete_folder(layout.staging(spec.name, attempt))
-        self._plain: PlainTable | None = None
-        self._looked = False
+        self._history: PlainTable | None = None
+        self._in_doubt = False
         self._tasks: queue.SimpleQueue[tuple[SnapshotHandover, float] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(
             target=self._run, name=f"absflow-history-{spec.name}", daemon=True
         )
         self._thread.start()
 
-    def history(self) -> tuple[PlainTable, pa.Schema] | None:
-        """For :class:`SnapshotFiles`; None if workers may not write the table's files."""
+    def describe(self) -> PlainTable | None:
+        """The state history for a query that starts; None if no worker may write its files."""
+        self._in_doubt = False
+        self._history = self._described()
+        return self._history
+
+    def history(self) -> PlainTable | None:
+        """What the query was started with, while the table is still that."""
+        if self._in_doubt:
+            self._in_doubt = False
+            before, now = self._history, self._described()
+            if before is not None and (
+                now is None or (now.protocol, now.metadata) != (before.protocol, before.metadata)
+            ):
+                self._history = None
+        return self._history
+
+    def _described(self) -> PlainTable | None:
         if not self._spec.keys:
             return None  # a stage without state has no such table
-        if not self._looked:  # also if the answer is None: every batch asks
-            self._looked = True
-            schema = state_history.history_columns(self._spec.keys, self._spec.state)
-            self._plain = transactions.plain_table(self._spark, self._table, schema)
-        if self._plain is None:
-            return None
-        return self._plain, snapshot_schema(self._spec.keys, self._spec.state)
+        schema = state_history.history_columns(self._spec.keys, self._spec.state)
+        return transactions.plain_table(self._spark, self._table, schema)
 
     def uncommitted(self, table: PlainTable, adds: list[dict[str, Any]]) -> UncommittedFiles:
         """The files of a snapshot that the workers have written.
@@ -127,7 +137,7 @@ class SnapshotAppender:
             try:
                 event = self._commit(snapshot, since)
             except Exception as error:  # whatever it is, it must abort the checkpoint, not hang it
-                self._looked = False  # the table may have been changed
+                self._in_doubt = True  # the table may have been changed
                 event = self._failed(snapshot.checkpoint_id, error)
                 if isinstance(snapshot.content, StagedPages):
                     with suppress(StorageError):  # the next start tries again

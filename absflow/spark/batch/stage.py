@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -216,12 +215,16 @@ class ChainStage:
         if self.time is not None and name in self.time.sources:
             note.newest.setdefault(name, dict(self.time.sources[name].newest))
 
-    def history(self) -> tuple[PlainTable, pa.Schema] | None:
+    def history(self) -> PlainTable | None:
         """Of :meth:`absflow.spark.batch.snapshots.SnapshotAppender.history`."""
         return self._appender.history()
 
     def hand_over(
-        self, pages: DataFrame, outcome: StageOutcome, output: WorkerOutput
+        self,
+        pages: DataFrame,
+        outcome: StageOutcome,
+        output: WorkerOutput,
+        history: PlainTable | None,
     ) -> dict[int, SnapshotHandover]:
         """The batch's snapshots by checkpoint, so that the operator never runs again for them.
 
@@ -232,19 +235,19 @@ class ChainStage:
             pages: the batch's pages, persisted.
             outcome: of the batch.
             output: what the workers sent.
+            history: the table that they have written files for; None if they have not.
 
         Raises:
             ProtocolViolation: files have not all rows that the key groups reported.
         """
         handed = {n: SnapshotHandover(n) for n in outcome.snapshots}
-        written = output.histories.get(self.spec.name)
         for n in outcome.changed:
-            if written is None:
+            if history is None:
                 handed[n] = SnapshotHandover(n, self._stage_pages(pages, n))
             else:
                 adds = output.adds[self.spec.name].get(n, [])
                 self._check_rows(n, outcome, adds)
-                files = self._appender.uncommitted(written[0], adds)
+                files = self._appender.uncommitted(history, adds)
                 handed[n] = SnapshotHandover(n, files, output.digests[self.spec.name][n])
         return handed
 

@@ -27,6 +27,7 @@ from absflow.spark.model import JobSpec, query_name
 from absflow.spark.start.attempt import PreparedAttempt
 from absflow.spark.stream.chain import chain_pages
 from absflow.storage import clock
+from absflow.storage.delta.data_files import PlainTable
 from absflow.storage.root import StorageRoot
 
 __all__ = ["ChainQuery"]
@@ -113,6 +114,7 @@ class ChainQuery:
             self._prepared.control,
             self._prepared.ranges,
             restored.directories if restored else {},
+            self._histories(),
         )
         self.restart_at_ms = None
         self.silent, self.seen = False, None
@@ -164,6 +166,14 @@ class ChainQuery:
             return None
         chain = [self._job.graph.stages[name] for name in self.names]
         return RestoredRows(self._files, self._prepared.layout, chain, self._prepared.attempt)
+
+    def _histories(self) -> dict[str, PlainTable]:
+        """The state histories whose files the workers may write, by stage."""
+        found = {
+            name: appender.describe()
+            for name, appender in zip(self.names, self._appenders, strict=True)
+        }
+        return {name: table for name, table in found.items() if table is not None}
 
     def _batches(self, restored: RestoredRows | None) -> ChainBatches:
         prepared, last = self._prepared, self.names[-1]

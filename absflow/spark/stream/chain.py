@@ -29,6 +29,7 @@ from absflow.spark.stream.pages import (
 )
 from absflow.spark.worker.packing import packer_for
 from absflow.spark.worker.stage_call import stage_function
+from absflow.storage.delta.data_files import PlainTable
 from absflow.storage.root import StorageRoot
 from absflow.storage.state_files import MountedStateFiles
 from absflow.storage.stored_state import StoredStateFiles
@@ -48,6 +49,7 @@ def chain_pages(
     control: ControlStart,
     ranges: Mapping[str, Sequence[int]],
     restored: Mapping[str, str],
+    histories: Mapping[str, PlainTable],
 ) -> DataFrame:
     """The stream of pages that the last stage of a chain emits; runs in a streaming query only.
 
@@ -60,10 +62,11 @@ def chain_pages(
         ranges: of each stage, the keys by which Spark knows its key-group ranges.
         restored: of each stage, the directory of its restored pages; empty if the attempt began
             with nothing.
+        histories: the state histories whose files the workers may write, by stage.
     """
     first = job.graph.stages[chain[0]]
     parts = _first_parts(root, job, first, attempt, control, len(ranges[first.name]))
-    return _chained(root, job, chain, attempt, parts, ranges, restored)
+    return _chained(root, job, chain, attempt, parts, ranges, restored, histories)
 
 
 def _first_parts(
@@ -100,6 +103,7 @@ def _chained(
     parts: list[DataFrame],
     ranges: Mapping[str, Sequence[int]],
     restored: Mapping[str, str],
+    histories: Mapping[str, PlainTable],
 ) -> DataFrame:
     """The stages of a chain one behind the other, the first on ``parts``."""
     stages = [job.graph.stages[name] for name in chain]
@@ -113,7 +117,7 @@ def _chained(
         edge = None
         if behind is not None:
             edge = packer_for(behind, behind.inputs[0], page_bytes, len(ranges[behind.name]))
-        run = stage_function(spec, files, edge, page_bytes)
+        run = stage_function(spec, files, edge, page_bytes, histories.get(spec.name))
         parts = [
             grouped.applyInPandasWithState(
                 run, PAGE_TYPE, _STATE_DDL, "append", GroupStateTimeout.NoTimeout
@@ -141,7 +145,7 @@ def restored_pages(
     others = range(restored_index(job.graph.stages[chain[0]]))
     parts = [pages_in(root.spark, root.layout.nothing(attempt)) for _ in others]
     restored = {name: root.layout.restored(name, attempt) for name in chain}
-    return _chained(root, job, chain, attempt, parts, ranges, restored)
+    return _chained(root, job, chain, attempt, parts, ranges, restored, histories={})
 
 
 def state_files(root: StorageRoot, settings: Settings, stage: str, attempt: int) -> StateFiles:

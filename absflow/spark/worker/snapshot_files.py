@@ -1,72 +1,74 @@
-"""Snapshots as files of the state history, written by the workers that write a batch's rows."""
+"""Snapshots as files of the state history, written by the workers that run the stage."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from absflow.columnar.digest import set_digests
-from absflow.columnar.pages import Page, PageKind, decode, pages_of
-from absflow.columnar.state import DELETED
+from absflow.columnar.pages import Page, PageKind, decode
+from absflow.columnar.spec import StageSpec
+from absflow.columnar.state import DELETED, snapshot_schema
 from absflow.storage.delta.data_files import PlainTable
 
-__all__ = ["Histories", "SnapshotFiles", "history_rows"]
+__all__ = ["SnapshotFiles", "history_rows"]
 
-# Of stages by their name: the history table, and what is in their STATE pages.
-Histories: TypeAlias = Mapping[str, tuple[PlainTable, pa.Schema]]
 # A worker gathers so many bytes of STATE pages before it writes them into files.
 _GATHERED = 32 << 20
 
 
+@dataclass(frozen=True, slots=True)
 class SnapshotFiles:
-    """The side output of one partition: STATE pages go into files, REPORT pages to the driver.
+    """Puts STATE pages into files that no version of the state history names yet.
 
-    Its messages are JSON objects: ``{"report": [stage, key group, payload]}``, ``{"state":
-    [stage, checkpoint, action that adds a file]}``, and of all such files ``{"digest": [stage,
-    checkpoint, rows, digest]}``.
+    Attributes:
+        spec: the stage.
+        table: its state history.
     """
 
-    def __init__(self, histories: Histories) -> None:
-        """Of these stages; pages of others are passed over."""
-        self._histories = histories
-        self._messages: list[str] = []
-        self._pages: list[Page] = []
-        self._bytes = 0
+    spec: StageSpec
+    table: PlainTable
 
-    def take(self, batch: pa.RecordBatch) -> None:
-        """Take what is of these stages and kinds; the rest is passed over."""
-        kinds = pa.array([PageKind.REPORT.value, PageKind.STATE.value])
-        for page in pages_of(batch.filter(pc.is_in(batch.column("kind"), kinds))):
-            if page.kind is PageKind.REPORT:
-                report = [page.input, page.key_group, page.payload.decode()]
-                self._messages.append(json.dumps({"report": report}))
-            elif page.input in self._histories:
-                self._pages.append(page)
-                self._bytes += len(page.payload)
-                if self._bytes >= _GATHERED:
-                    self._write()
+    def instead(self, pages: Iterable[Page]) -> Iterator[Page]:
+        """The pages, but WRITTEN ones in the place of the stage's own STATE pages.
 
-    def messages(self) -> list[str]:
-        """What the driver is to get, when no more pages come."""
-        self._write()
-        return self._messages
+        So what has changed takes no way through the JVM, and none through the shuffles of the
+        stages behind it in the chain.
+        """
+        gathered: list[Page] = []
+        size = 0
+        for page in pages:
+            if page.kind is not PageKind.STATE or page.input != self.spec.name:
+                yield page
+                continue
+            gathered.append(page)
+            size += len(page.payload)
+            if size >= _GATHERED:
+                yield from self._written(gathered)
+                gathered, size = [], 0
+        yield from self._written(gathered)
 
-    def _write(self) -> None:
-        for stage, (table, inside) in self._histories.items():
-            pages = [page for page in self._pages if page.input == stage]
-            rows = list(history_rows(pages, stage, inside, table.schema))
-            for action in table.write(rows):
-                checkpoint_id = int(action["add"]["partitionValues"]["set_id"])
-                self._messages.append(json.dumps({"state": [stage, checkpoint_id, action]}))
-            if rows:
-                for part in set_digests(pa.Table.from_batches(rows)):
-                    self._messages.append(json.dumps({"digest": [stage, *astuple(part)]}))
-        self._pages, self._bytes = [], 0
+    def _written(self, pages: Sequence[Page]) -> Iterator[Page]:
+        inside = snapshot_schema(self.spec.keys, self.spec.state)
+        for checkpoint_id in sorted({page.checkpoint_id for page in pages}):
+            mine = [page for page in pages if page.checkpoint_id == checkpoint_id]
+            rows = list(history_rows(mine, self.spec.name, inside, self.table.schema))
+            adds = list(self.table.write(rows))
+            (digest,) = set_digests(pa.Table.from_batches(rows))
+            payload = json.dumps({"adds": adds, "digest": [digest.rows, digest.digest]}).encode()
+            yield Page(
+                mine[0].key_group,
+                PageKind.WRITTEN,
+                self.spec.name,
+                checkpoint_id,
+                rows=digest.rows,
+                payload=payload,
+            )
 
 
 def history_rows(

@@ -1,7 +1,8 @@
 """One call of a stage by Spark: the pages of a key-group range and its state, in a Python worker.
 
 The alignment of the stage before the batch comes as a local property of the job, set by
-:func:`absflow.spark.batch.query.set_alignments`.
+:func:`absflow.spark.batch.query.set_alignments`; and so does whether it may write the files of a
+snapshot itself.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from absflow.columnar.stage import Batch, run_range
 from absflow.errors import ProtocolViolation
 from absflow.protocol import alignment_state, event_time
 from absflow.spark.worker.processor import ProcessorFunction
+from absflow.spark.worker.snapshot_files import SnapshotFiles
+from absflow.storage.delta.data_files import PlainTable
 
 __all__ = [
     "ARROW_ROWS",
     "alignment_property",
     "close_processors",
     "freeze_loaded_modules",
+    "snapshot_property",
     "stage_function",
     "this_task",
     "time_property",
@@ -50,8 +54,17 @@ def time_property(stage: str) -> str:
     return f"absflow.event-time.{stage}"
 
 
+def snapshot_property(stage: str) -> str:
+    """The local property that is there if the stage's workers write the files of its snapshots."""
+    return f"absflow.snapshot-files.{stage}"
+
+
 def stage_function(
-    spec: StageSpec, files: StateFiles, edge: Packer | None, page_bytes: int
+    spec: StageSpec,
+    files: StateFiles,
+    edge: Packer | None,
+    page_bytes: int,
+    history: PlainTable | None,
 ) -> Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """For ``applyInPandasWithState``: what a stage does with a range of its key groups.
 
@@ -60,8 +73,10 @@ def stage_function(
         files: where large state lies.
         edge: packs what the stage emits for the stage behind a direct edge; None if there is none.
         page_bytes: a page has at most so many bytes.
+        history: the state history; None if no worker may write its files.
     """
     property_, of_time = alignment_property(spec.name), time_property(spec.name)
+    of_snapshots = snapshot_property(spec.name)
 
     def run(
         key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
@@ -90,7 +105,9 @@ def stage_function(
             if kept is not stored:
                 state.update((kept,))
 
-        out = emitted()
+        out: Iterator[Page] = emitted()
+        if history is not None and task.getLocalProperty(of_snapshots):
+            out = SnapshotFiles(spec, history).instead(out)
         if edge is not None:  # a partition has one range, so this is all of the partition
             out = edge.repack(out, number, task.partitionId())
         yield from _frames(out, page_bytes)

@@ -103,14 +103,12 @@ class ArrowRows:
         make: makes them, partition by partition, as for ``mapInArrow``.
         schema: their columns.
         side_output: makes what sees the rows of the source meanwhile, if workers write them.
-        side_path: where that writes.
     """
 
     source: DataFrame
     make: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
     schema: pa.Schema
     side_output: Callable[[], SideOutput] | None = None
-    side_path: str | None = None
 
     @property
     def sparkSession(self) -> SparkSession:
@@ -308,8 +306,7 @@ def _by_workers(
             written += [{"message": text} for text in side_output.messages()]
         yield pa.RecordBatch.from_pylist(written, _WRITTEN)
 
-    side = () if rows.side_path is None else (rows.side_path,)
-    source = files.reached(rows.source, table.folder, *side)
+    source = files.reached(rows.source, table.folder)
     found = source.mapInArrow(write, from_arrow_schema(_WRITTEN)).collect()
     adds = [json.loads(row["add"]) for row in found if row["add"] is not None]
     return adds, [row["message"] for row in found if row["message"] is not None]
