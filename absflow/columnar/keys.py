@@ -29,6 +29,7 @@ from absflow.errors import GraphError
 
 __all__ = [
     "NULL",
+    "Codes",
     "Hashes",
     "check_key_type",
     "factorize",

@@ -1,11 +1,14 @@
 """Shares of the keys of a state history: each row is in one, and its file is known to have it."""
 
+import random
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from absflow.columnar.keys import key_groups
-from absflow.columnar.merging import Shares
+from absflow.columnar import merging
+from absflow.columnar.merging import Shares, last_changes
 from absflow.errors import StorageError
 
 ROWS = 500
@@ -15,6 +18,26 @@ def rows(groups):
     keys = pa.array(range(ROWS), pa.int64())
     own = pa.array(key_groups([keys], groups))
     return pa.record_batch({"k": keys, "key_group": own})
+
+
+@pytest.mark.parametrize("together", [1, 7, 64, 1 << 16])
+@pytest.mark.parametrize("names", [("a",), ("b",), ("a", "b")])
+def test_of_each_key_the_last_change_stays(names, together, monkeypatch):
+    """However many parts it is done in; nulls are keys, and empty tables are tables."""
+    monkeypatch.setattr(merging, "_TOGETHER", together)
+    rng = random.Random(3)
+    for count in (0, 1, 2, 100, 3_000):
+        a = [rng.choice([None, *range(300)]) for _ in range(count)]
+        b = [rng.choice([None, "", "x", "longer than a word"]) for _ in range(count)]
+        # Of several chunks, as files come.
+        given = pa.table(
+            {"a": pa.array(a, pa.int64()), "b": pa.array(b, pa.string()), "n": range(count)}
+        )
+        given = pa.concat_tables([given.slice(0, count // 3), given.slice(count // 3)])
+        last = {tuple(row[name] for name in names): row["n"] for row in given.to_pylist()}
+        found = last_changes(given, names)
+        assert found["n"].to_pylist() == sorted(last.values())
+        assert found.schema == given.schema
 
 
 @pytest.mark.parametrize("groups", [1, 2, 7, 16, 128])
