@@ -30,7 +30,8 @@ def last_changes(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     >>> last_changes(rows, ["k"]).to_pylist()
     [{'k': 'b', 'v': 2}, {'k': 'a', 'v': 3}]
     """
-    keys = rows.select(list(key))
+    # In one piece, or each of the parts would make one of them again.
+    keys = pa.table([flat(rows[name]) for name in key], names=list(key))
     stays = np.zeros(rows.num_rows, dtype=bool)
     for places in _by_hash(keys):
         codes, unique = factorize(keys.take(pa.array(places)))
@@ -46,9 +47,9 @@ def _by_hash(keys: pa.Table) -> Iterator[Codes]:
     if not bits:
         yield np.arange(keys.num_rows)
         return
-    # Its upper bits: the rows may be of one key group, which the lower ones say.
-    hashes = hash64([flat(column) for column in keys.columns]) >> np.uint64(64 - bits)
-    parts = hashes.astype(np.uint8)
+    # The upper bits: the rows may be of one key group, which the lower ones say.
+    hashes = (hash64(batch.columns) for batch in keys.to_batches(_TOGETHER))
+    parts = np.concatenate([(of >> np.uint64(64 - bits)).astype(np.uint8) for of in hashes])
     order = np.argsort(parts, kind="stable")
     yield from np.split(order, np.cumsum(np.bincount(parts))[:-1])
 

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from absflow.columnar.keys import key_groups
 from absflow.columnar import merging
+from absflow.columnar.keys import key_groups
 from absflow.columnar.merging import Shares, last_changes
 from absflow.errors import StorageError
 
