@@ -113,11 +113,8 @@ def test_both_ways_give_the_same_history(
         assert staged
         assert set(staged) == files.keys()
     else:
-        # But for those of a start's first batch, which are staged.
-        assert len(staged) <= 1
-        assert by_workers
-        assert {*by_workers, *staged} == files.keys()
-    assert set(staged).isdisjoint(by_workers)
+        assert not staged
+        assert set(by_workers) == files.keys()
     assert still_staged(root) == []
 
 
