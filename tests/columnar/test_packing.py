@@ -294,7 +294,7 @@ def test_rows_come_out_of_a_stage_as_they_went_into_it(counts, batch_id):
 def test_a_direct_edge_carries_what_a_channel_would(counts, key_groups, batch_id):
     """Rows, barriers and ENDs come as through the channel; the driver's pages are handed on."""
     said = {"checkpoint_id": 4, "base_id": 3, "completed_id": 2, "triggered_ms": 17}
-    to_driver = (PageKind.STATE, PageKind.REPORT)
+    to_driver = (PageKind.STATE, PageKind.WRITTEN, PageKind.REPORT)
     driver = [Page(n, kind, "legs", rows=n) for n in (0, 7) for kind in to_driver]
     both = [Page(n, kind, **said) for n in (0, 7) for kind in (PageKind.BARRIER, PageKind.END)]
     emitted = [*output_pages(counts, 9, epoch=4), *driver, *both, *output_pages(counts, 7, 5)]

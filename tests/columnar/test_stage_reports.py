@@ -186,6 +186,7 @@ def test_pages_for_the_driver_pass_a_stage_of_a_chain_untouched():
     spec = stage([False])
     handed_on = [
         Page(5, PageKind.STATE, "before", 1, rows=2, payload=b"state"),
+        Page(5, PageKind.WRITTEN, "before", 1, rows=2, payload=b"files"),
         Page(5, PageKind.REPORT, "before", payload=b"report"),
     ]
     runner = Runner(spec, key_group=5)
@@ -193,7 +194,7 @@ def test_pages_for_the_driver_pass_a_stage_of_a_chain_untouched():
     assert runner.run(*handed_on) == handed_on
     assert runner.stored is before
     out = runner.run(*handed_on, *pages(spec, "a", [("x", "a1")], epoch=1), barrier("a", 1))
-    assert out[:2] == handed_on
+    assert out[:3] == handed_on
     assert tags_out(out) == [(1, "a1")]
     assert [(p.kind, p.input) for p in out if p.kind in {PageKind.STATE, PageKind.REPORT}][2:] == [
         (PageKind.STATE, "legs"),
@@ -201,4 +202,4 @@ def test_pages_for_the_driver_pass_a_stage_of_a_chain_untouched():
     ]
     restore = [*handed_on, Page(5, PageKind.RESTORE, checkpoint_id=1)]
     batch = Batch(0, 0, alignment.start("a", 1))
-    assert run(run_range(spec, batch, restore, b""))[0][:2] == handed_on
+    assert run(run_range(spec, batch, restore, b""))[0][:3] == handed_on
