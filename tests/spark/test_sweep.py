@@ -17,10 +17,14 @@ from retaining import SETTINGS
 from session import settings
 
 import absflow
+from absflow.spark.batch.handover import SnapshotHandover
+from absflow.spark.batch.snapshots import SnapshotAppender
 from absflow.spark.control import retention, tidying
 from absflow.storage.delta import transactions
 from absflow.storage.delta.log import actions_of
+from absflow.storage.delta.transactions import UncommittedFiles
 from absflow.storage.layout import Layout
+from absflow.storage.stores.mounted import local
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -105,11 +109,25 @@ def ever(table: Path) -> set[str]:
 
 
 def twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tasks that write files run twice, and only what they wrote the second time is named."""
+    """Tasks have written each file twice, and one of the two is named.
+
+    Those that write rows do run twice. A stage must not, so its snapshots are copied.
+    """
     once: Callable[..., Any] = transactions._by_workers
+    submit = SnapshotAppender.submit
 
     def again(*given: Any) -> Any:
         once(*given)
         return once(*given)
 
+    def copied(self: SnapshotAppender, snapshot: SnapshotHandover) -> None:
+        assert isinstance(snapshot.content, UncommittedFiles | None)
+        if snapshot.content is not None:
+            for action in snapshot.content.adds:
+                file = Path(local(snapshot.content.table.folder), action["add"]["path"])
+                other = file.name.replace("part-00000-", "part-00000-again-")
+                shutil.copy(file, file.with_name(other))
+        submit(self, snapshot)
+
     monkeypatch.setattr(transactions, "_by_workers", again)
+    monkeypatch.setattr(SnapshotAppender, "submit", copied)
