@@ -27,9 +27,9 @@ class Totals:
     reports: int
 
 
-def is_kind(kind: PageKind) -> Column:
-    """Whether a page is of this kind."""
-    return F.col("kind") == kind.value
+def is_kind(*kinds: PageKind) -> Column:
+    """Whether a page is of one of these kinds."""
+    return F.col("kind").isin([kind.value for kind in kinds])
 
 
 def totals_columns() -> list[Column]:

@@ -169,8 +169,7 @@ class RowWriter:
         """
         if self._channel is None:
             return
-        kinds = [kind.value for kind in FORWARDED]
-        rows = pages.where(F.col("kind").isin(kinds) & (F.col("key_group") == 0)).collect()
+        rows = pages.where(is_kind(*FORWARDED) & (F.col("key_group") == 0)).collect()
         if not rows:
             return
         control = [_with_time(Page.from_row(row), times) for row in rows]
@@ -251,7 +250,7 @@ class RowWriter:
         output = self._stage.output
         schema = output if batch_id is None else channel_schema(output, time is not None)
         if side_output is not None:
-            wanted |= F.col("kind").isin([kind.value for kind in SENT])
+            wanted |= is_kind(*SENT)
         make = unpack_function(output, batch_id, time)
         return transactions.ArrowRows(pages.where(wanted), make, schema, side_output)
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from absflow.columnar.digest import added
 from absflow.columnar.pages import Page, PageKind
 from absflow.protocol.checkpoints import SetDigest
+from absflow.spark.batch.pages import is_kind
 from absflow.spark.worker.output_rows import SENT, message_of
 
 __all__ = ["WorkerOutput", "read_sent"]
@@ -46,5 +46,5 @@ class WorkerOutput:
 
 def read_sent(pages: DataFrame) -> WorkerOutput:
     """That of a batch whose rows no worker wrote; a Spark job of its own."""
-    sent = pages.where(F.col("kind").isin([kind.value for kind in SENT]))
-    return WorkerOutput(message_of(Page.from_row(row)) for row in sent.collect())
+    sent = pages.where(is_kind(*SENT)).collect()
+    return WorkerOutput(message_of(Page.from_row(row)) for row in sent)
