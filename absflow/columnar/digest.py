@@ -24,7 +24,7 @@ from pyarrow import types
 from absflow.columnar.keys import NULL, Hashes, flat, hash64, hash_column, mix
 from absflow.protocol.checkpoints import SetDigest
 
-__all__ = ["added", "row_hashes", "set_digests", "signed", "total"]
+__all__ = ["added", "row_hashes", "set_digest", "set_digests", "signed", "total"]
 
 # Columns of a state history that no digest is over: where the rows lie, not what they say.
 _OWN = ("set_id", "checkpoint_id", "key_group", "op")
@@ -33,15 +33,24 @@ _PLACE = np.uint64(0x9E3779B97F4A7C15)
 
 def set_digests(rows: pa.Table) -> list[SetDigest]:
     """The digest of each set in rows of a state history."""
-    names = enumerate(rows.column_names)
-    columns = [rows.column(place) for place, name in names if name not in _OWN]
-    hashes = row_hashes(pc.equal(rows["op"], "delete"), columns)
+    hashes = _row_hashes(rows)
     ids = rows["set_id"].to_numpy()
     found = []
     for set_id in np.unique(ids):
         mine = hashes[ids == set_id]
         found.append(SetDigest(int(set_id), len(mine), total(mine)))
     return found
+
+
+def set_digest(set_id: int, rows: pa.RecordBatch) -> SetDigest:
+    """The digest of rows of one set, whether they say which or not."""
+    return SetDigest(set_id, rows.num_rows, total(_row_hashes(rows)))
+
+
+def _row_hashes(rows: pa.Table | pa.RecordBatch) -> Hashes:
+    names = enumerate(rows.schema.names)
+    columns = [rows.column(place) for place, name in names if name not in _OWN]
+    return row_hashes(pc.equal(rows["op"], "delete"), columns)
 
 
 def added(parts: Iterable[SetDigest]) -> dict[int, SetDigest]:
@@ -54,7 +63,9 @@ def added(parts: Iterable[SetDigest]) -> dict[int, SetDigest]:
     return whole
 
 
-def row_hashes(deleted: pa.Array | pa.ChunkedArray, columns: Sequence[pa.ChunkedArray]) -> Hashes:
+def row_hashes(
+    deleted: pa.Array | pa.ChunkedArray, columns: Sequence[pa.Array | pa.ChunkedArray]
+) -> Hashes:
     """The hash of each row of a set.
 
     Args:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from absflow.columnar.expiry import TOUCHED
-from absflow.errors import StorageError
+from absflow.errors import DamagedError, StorageError
+from absflow.protocol.checkpoints import SetDigest
 from absflow.protocol.lineage import Compacted, begin_of, end_of
-from absflow.spark.worker.merged_sets import SHARE_BYTES, merged_rows
-from absflow.spark.worker.set_rows import set_files
+from absflow.spark.worker.merged_sets import SHARE_BYTES, merge_sets
+from absflow.spark.worker.set_digests import read_digests
+from absflow.spark.worker.set_rows import SetRows, set_files
 from absflow.storage import sql, state_history
 from absflow.storage.delta import tables, transactions
+from absflow.storage.delta.log import file_of
+from absflow.storage.delta.transactions import UncommittedFiles
 from absflow.storage.files import Files
 
 __all__ = ["write_compacted_set"]
+
+_Check = Callable[[Mapping[int, SetDigest]], None]
 
 # Where rows are not of one number of key groups, each share reads all files, so that no row has to
 # be sent anywhere; of more, Spark shuffles.
@@ -33,8 +39,9 @@ def write_compacted_set(
     there: Collection[int],
     expired_upto: int | None = None,
     key_groups: int = 0,
-) -> None:
-    """Write the set of a compaction; twice would be the same as once.
+    check: _Check = lambda _: None,
+) -> SetDigest:
+    """Write the set of a compaction, unless it is there; twice would be the same as once.
 
     Args:
         spark: the session.
@@ -47,38 +54,55 @@ def write_compacted_set(
             had.
         key_groups: how many key groups all rows of the table are of; 0 if that is not known, or
             they are of several numbers.
+        check: gets the digests of the sets as they were read, before anything is committed, and
+            raises :class:`DamagedError` if they are not what was written.
+
+    Returns:
+        The digest of the set that is there now.
 
     Raises:
         StorageError: one of the sets has gone since, or another driver compacts at the same time.
+        DamagedError: of ``check``.
     """
+    files = Files(spark)
     # One version is looked at and read. A driver that hung, and has a newer one without knowing,
     # must not write what is left of sets that the newer one has compacted.
     found = set_files(spark, path, [*fact.replaces, fact.set_id])
     # Where a key group is too large for a task, its keys are shared out by their hash.
     if found is not None and found.bytes > 2 * key_groups * SHARE_BYTES:
         key_groups = 0
-    if (
-        found is None
-        or (not key_groups and found.bytes > _MOST_SHARES * SHARE_BYTES)
-        or transactions.plain_table(spark, path, found.schema) is None
-    ):
-        _by_spark(spark, path, key, fact, there, expired_upto)
-        return
+    by_workers = found is not None and (key_groups or found.bytes <= _MOST_SHARES * SHARE_BYTES)
+    table = transactions.plain_table(spark, path, found.schema) if found and by_workers else None
+    if found is None or table is None:
+        _by_spark(spark, path, key, fact, there, expired_upto, check)
+        return _read_back(spark, files, path, fact)
     sets = {set_id for set_id, _ in found.sizes.values()}
     _refuse_gone(path, fact, there, sets)
     if fact.set_id in sets:
-        return
-    rows = merged_rows(spark, Files(spark), path, key, fact, found, expired_upto, key_groups)
+        return _read_back(spark, files, path, fact)
     # Of two drivers that do this at once one commits: this transaction reads what the other's
     # writes, that of this application. A number that is there by now says the same.
     number = transactions.newest_of(spark, path, _APPLICATION) + 1
+    merged = merge_sets(spark, files, table, key, fact, found, expired_upto, key_groups)
+    try:
+        check(merged.digests)
+    except DamagedError:
+        for add in merged.adds:  # retention tries again behind each checkpoint
+            files.delete(file_of(path, add["add"]["path"]))
+        raise
+    rows = UncommittedFiles(spark, table, merged.adds)
     note = {"set": fact.set_id, "replaces": list(fact.replaces)}
-    made = transactions.append_once(rows, path, _APPLICATION, number, note, if_empty=True)
-    if made is None:
+    if transactions.append_once(rows, path, _APPLICATION, number, note, if_empty=True) is None:
         raise StorageError(
             f"set {fact.set_id} of {path!r} was not written: another driver has compacted there "
             "since; retention looks again behind the next checkpoint"
         )
+    return merged.digests.get(fact.set_id, SetDigest(fact.set_id, 0, 0))
+
+
+def _read_back(spark: SparkSession, files: Files, path: str, fact: Compacted) -> SetDigest:
+    seen = read_digests(SetRows(spark, files, path, [fact.set_id]))
+    return seen.get(fact.set_id, SetDigest(fact.set_id, 0, 0))
 
 
 def _by_spark(
@@ -88,10 +112,15 @@ def _by_spark(
     fact: Compacted,
     there: Collection[int],
     expired_upto: int | None,
+    check: _Check,
 ) -> None:
     """The same by Spark, which shuffles: of sets that are large, or that workers cannot read."""
     history = tables.read(spark, path)
-    _refuse_gone(path, fact, there, tables.partition_values(history, "set_id"))
+    sets = tables.partition_values(history, "set_id")
+    _refuse_gone(path, fact, there, sets)
+    if fact.set_id in sets:
+        return
+    check(read_digests(SetRows(spark, Files(spark), path, fact.replaces)))
     rows = history.where(F.col("set_id").isin(*fact.replaces))
     rows = state_history.newest_rows(rows, key, fact.replaces)
     if begin_of(fact.set_id) == 0:  # with older sets below, a deletion still has something to hide

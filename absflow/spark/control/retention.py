@@ -21,13 +21,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from absflow.columnar.expiry import TOUCHED
 from absflow.errors import AbsflowError, FencedError, StorageError
 from absflow.facts.claim import Claim
 from absflow.facts.deletions import unanswered
-from absflow.facts.explained import explained
+from absflow.facts.explained import check_sets, explained
 from absflow.facts.inventory import JobInventory, gather
 from absflow.facts.reading import FactReader
 from absflow.facts.requests import deletions
@@ -56,7 +57,6 @@ from absflow.protocol.retention.inventory import (
     RetentionPolicy,
 )
 from absflow.protocol.retention.plan import compact, plan
-from absflow.spark.control.checked_sets import check_replaced, with_digest
 from absflow.spark.control.compaction import write_compacted_set
 from absflow.spark.control.effects import CoordinatorEffects
 from absflow.spark.control.facts_wanted import FactWanted
@@ -319,15 +319,16 @@ class Retention:
         """Write the set, unless it is there; the fact with its digest."""
         columns = found.columns(fact.stage, fact.checkpoint_id)
         there = found.sets[fact.stage][columns.table]
-        root = StorageRoot(self._spark, self._files, self._layout)
+        path, groups = self._layout.state(columns.table), found.stages.key_groups(columns)
+        due = [of for n in fact.replaces if (of := found.digests.get((fact.stage, n)))]
+        # What came of damaged sets would look good.
+        check = partial(check_sets, self._spark, self._layout, columns.table, due)
         with explained(self._spark, self._layout):
-            if fact.set_id not in there:
-                check_replaced(root, columns.table, fact, found)
-                path = self._layout.state(columns.table)
-                upto = self._expired_upto(fact, columns)
-                groups = found.stages.key_groups(columns)
-                write_compacted_set(self._spark, path, columns.key, fact, there, upto, groups)
-            return with_digest(root, columns.table, fact)
+            upto = self._expired_upto(fact, columns)
+            digest = write_compacted_set(
+                self._spark, path, columns.key, fact, there, upto, groups, check
+            )
+        return replace(fact, digest=digest)
 
     def _expired_upto(self, fact: Compacted, columns: StageColumns) -> int | None:
         """What had expired at the first checkpoint that may be read by a compacted set."""

@@ -6,57 +6,82 @@ Spark would make rows of the JVM of them, shuffle and sort these, which takes ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from absflow.columnar.digest import added, set_digest
 from absflow.columnar.expiry import expired
 from absflow.columnar.merging import Shares, last_changes
+from absflow.protocol.checkpoints import SetDigest
 from absflow.protocol.lineage import Compacted, begin_of, end_of
+from absflow.spark.worker.any_names import map_in_arrow
 from absflow.spark.worker.set_rows import SetFiles
 from absflow.storage.delta import data_rows
+from absflow.storage.delta.data_files import PlainTable
 from absflow.storage.delta.log import file_of
-from absflow.storage.delta.transactions import ArrowRows
 from absflow.storage.files import Files
 from absflow.storage.session import checks_pages
 
-__all__ = ["SHARE_BYTES", "merged_rows"]
+__all__ = ["SHARE_BYTES", "MergedSet", "merge_sets"]
 
 # A task has the rows of keys that lie in files of so many bytes, a few times as many in memory.
 SHARE_BYTES = 32 << 20
+# What a task says: the action that adds a file, or the digest of its rows of a set.
+_SAID = pa.schema(
+    [("add", pa.string()), ("set_id", pa.int64()), ("rows", pa.int64()), ("digest", pa.int64())]
+)
 
 
-def merged_rows(
+@dataclass(frozen=True, slots=True)
+class MergedSet:
+    """A compacted set in files that no version of its table names yet.
+
+    Attributes:
+        adds: the actions that add them.
+        digests: of the sets that were read, and of the one that was written, by set.
+    """
+
+    adds: list[dict[str, Any]]
+    digests: Mapping[int, SetDigest]
+
+
+def merge_sets(
     spark: SparkSession,
     files: Files,
-    path: str,
+    table: PlainTable,
     key: Sequence[str],
     fact: Compacted,
     found: SetFiles,
     expired_upto: int | None,
     groups: int,
-) -> ArrowRows:
-    """The rows of a compacted set; nothing is read yet.
+) -> MergedSet:
+    """Write the files of a compacted set, by a Spark job that reads each row once.
 
     A task makes a share of the keys. Where all rows are of one number of key groups, it is some of
     these, and the task reads the files that have them: workers write key group after key group.
+    Each row is in one share, so what the shares say of a set adds up to its digest.
 
     Args:
         spark: the session.
         files: reaches the table.
-        path: the state history.
+        table: the state history.
         key: its key columns.
         fact: which sets are to be one.
         found: their files.
         expired_upto: as of :func:`~absflow.spark.control.compaction.write_compacted_set`.
         groups: how many key groups all rows are of; 0 if of several numbers.
     """
-    store, folder = files.for_workers(path)
+    store, folder = table.store, table.folder
     ordered = [
-        (file_of(folder, file), found.groups.get(file))
+        (file_of(folder, file), found.groups.get(file), set_id)
         for set_id in fact.replaces
         for file in sorted(name for name, (of, _) in found.sizes.items() if of == set_id)
     ]
@@ -67,25 +92,36 @@ def merged_rows(
     ids = {"set_id": fact.set_id, "checkpoint_id": end_of(fact.set_id)}
     schema, check = found.schema, checks_pages(spark)
 
-    def share_of(number: int) -> pa.Table:
-        parts = [
-            shares.of(number, batch)
-            for file, bounds in ordered
-            if shares.may_have(number, bounds)
-            for batch in data_rows.rows_of(store, file, inside, check=check)
-        ]
+    def share_of(number: int) -> tuple[pa.Table, list[SetDigest]]:
+        parts, digests = [], []
+        for file, bounds, set_id in ordered:
+            if shares.may_have(number, bounds):
+                for batch in data_rows.rows_of(store, file, inside, check=check):
+                    parts.append(shares.of(number, batch))
+                    digests.append(set_digest(set_id, parts[-1]))
         rows = last_changes(pa.Table.from_batches(parts, inside), key)
         if whole:
             rows = rows.filter(pc.equal(rows["op"], "upsert"))
         gone = expired(rows, expired_upto)
-        return rows if gone is None else rows.filter(pa.array(~gone))
+        return rows if gone is None else rows.filter(pa.array(~gone)), digests
 
-    def make(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def written(number: int) -> Iterator[dict[str, Any]]:
+        rows, digests = share_of(number)
+        own = {name: pa.array(np.full(rows.num_rows, value)) for name, value in ids.items()}
+        columns = [own[name] if name in own else rows[name] for name in schema.names]
+        batches = pa.Table.from_arrays(columns, schema=schema).to_batches()
+        for add in table.write(batches):
+            yield {"add": json.dumps(add)}
+        digests += [set_digest(fact.set_id, batch) for batch in batches]
+        for digest in added(digests).values():
+            yield dict(zip(_SAID.names[1:], astuple(digest), strict=True))
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in (n for batch in batches for n in batch.column(0).to_pylist()):
-            rows = share_of(number)
-            own = {name: pa.array(np.full(rows.num_rows, value)) for name, value in ids.items()}
-            columns = [own[name] if name in own else rows[name] for name in schema.names]
-            yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
+            yield pa.RecordBatch.from_pylist(list(written(number)), _SAID)
 
     numbers = spark.range(0, shares.count, 1, shares.count).toDF("number")
-    return ArrowRows(numbers, make, schema)
+    numbers = files.reached(numbers, folder)
+    said = map_in_arrow(numbers, write, from_arrow_schema(_SAID)).collect()
+    adds = [json.loads(add) for add, *_ in said if add is not None]
+    return MergedSet(adds, added(SetDigest(*of) for add, *of in said if add is None))

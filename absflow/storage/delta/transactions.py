@@ -147,7 +147,8 @@ def append_once(
             which costs less than a commit; and a stream that reads the table has no batch for it.
 
     Returns:
-        The messages of the side outputs; None if no worker wrote the rows.
+        The messages of the side outputs; None if the transaction is there already, or no worker
+        wrote the rows.
 
     Raises:
         StorageError: if rows of the driver have other columns than the table, or the table is not
@@ -243,7 +244,7 @@ def _write(
             f"table {path!r} was changed while files were written for it; what it is now is seen "
             "to from now on"
         )
-    return rows.adds, None
+    return rows.adds, []
 
 
 def _has_all(table: StructType, rows: StructType) -> bool:
