@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from absflow.columnar.digest import set_digests
 from absflow.columnar.expiry import TOUCHED
 from absflow.columnar.keys import key_groups
-from absflow.errors import StorageError
+from absflow.errors import DamagedError, StorageError
+from absflow.protocol.checkpoints import SetDigest
 from absflow.protocol.lineage import Compacted, compacted_id
 from absflow.spark.control import compaction
 from absflow.spark.control.compaction import write_compacted_set
@@ -75,6 +78,9 @@ def path(tmp_path: Path) -> str:
     return str(place)
 
 
+DUE = [digest for set_id in REPLACES for digest in set_digests(rows_of(set_id))]
+
+
 def merged(path: str, set_id: int) -> list[dict[str, Any]]:
     found = DeltaTable(path).to_pyarrow_dataset().to_table().to_pylist()
     return sorted((row for row in found if row["set_id"] == set_id), key=str)
@@ -92,7 +98,15 @@ def test_all_ways_make_the_same_set(
         monkeypatch.setattr(merged_sets, "SHARE_BYTES", size)
         monkeypatch.setattr(compaction, "SHARE_BYTES", size)
         monkeypatch.setattr(compaction, "_MOST_SHARES", most)
-        write_compacted_set(spark, path, KEYS.names, fact, [2, *REPLACES], upto, groups)
+        read: dict[int, SetDigest] = {}
+        digest = write_compacted_set(
+            spark, path, KEYS.names, fact, [2, *REPLACES], upto, groups, read.update
+        )
+        assert [read[set_id] for set_id in REPLACES] == DUE
+        (written,) = set_digests(
+            DeltaTable(path).to_pyarrow_table(filters=[("set_id", "=", fact.set_id)])
+        )
+        assert digest == written
         made[way] = merged(path, fact.set_id)
         spark.sql(f"DELETE FROM delta.`{path}` WHERE set_id = {fact.set_id}")
     assert all(rows == made["Spark"] for rows in made.values())
@@ -129,6 +143,22 @@ def test_rows_of_another_number_of_key_groups_are_refused(spark: SparkSession, p
     with pytest.raises(Exception, match=r"is in key group .*, but its key is in .* of 8"):
         write_compacted_set(spark, path, KEYS.names, fact, REPLACES, None, 8)
     assert merged(path, fact.set_id) == []
+
+
+def test_of_sets_that_are_not_what_was_written_no_file_is_left(
+    spark: SparkSession, path: str
+) -> None:
+    """That is known when the files are written; nobody would look for them while the job runs."""
+
+    def refuse(_: Mapping[int, SetDigest]) -> None:
+        raise DamagedError("other values")
+
+    fact = Compacted(9, "x", compacted_id(0, 9), REPLACES)
+    before, version = {*Path(path).rglob("*.parquet")}, DeltaTable(path).version()
+    with pytest.raises(DamagedError, match="other values"):
+        write_compacted_set(spark, path, KEYS.names, fact, REPLACES, check=refuse)
+    assert {*Path(path).rglob("*.parquet")} == before
+    assert DeltaTable(path).version() == version
 
 
 def test_a_set_that_is_there_is_not_written_again(spark: SparkSession, path: str) -> None:
