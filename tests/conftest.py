@@ -26,7 +26,6 @@ SECOND = {
     "test_drivers_at_once.py",
     "test_drivers_on_stores.py",
     "test_fencing.py",
-    "test_new_job.py",
     "test_notebooks.py",
     "test_odd_columns.py",
     "test_on_s3.py",

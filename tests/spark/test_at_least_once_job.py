@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from reading import rows_of
 from session import settings
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(600)]
 
 CONF = {
     "checkpoint.mode": "at-least-once",

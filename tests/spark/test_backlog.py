@@ -225,6 +225,7 @@ def copies(root: Path) -> list[str]:
     return [str(p) for name in ("restored", "in-flight") for p in work.rglob(f"{name}/*.parquet")]
 
 
+@pytest.mark.soak
 def test_rows_in_flight_are_restored_once(
     spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from session import settings
 import absflow
 from absflow.errors import RestoreError
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(600)]
 
 TTL_MS = 3_600_000
 

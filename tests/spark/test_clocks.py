@@ -17,7 +17,7 @@ from absflow.cli import tables
 from absflow.cli.options import open_console
 from absflow.storage import clock
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(300)]
 
 KEYS, HOUR_MS = 40, 3_600_000
 

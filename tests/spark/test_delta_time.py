@@ -12,7 +12,7 @@ from reading import assert_same_rows, completed, rows_of, stage_of
 from session import settings
 from windows import SETTINGS, WINDOW, windows
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(400)]
 
 HOURS, ROWS = 5, 40
 

@@ -47,6 +47,16 @@ from absflow.settings.reading import Settings
 ROOT = Path(__file__).parents[2]
 _TERMINAL = {"COLUMNS", "LINES"}
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# Those with jobs of 20 s and more; README and the tutorial are in make test.
+SOAK = {
+    "backpressure.md",
+    "kafka.md",
+    "outside.md",
+    "process-functions.md",
+    "recovery.md",
+    "sinks.md",
+    "time.md",
+}
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -210,7 +220,17 @@ def redis_port(tmp_path: Path) -> Iterator[int]:
         bury(server)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page,
+            marks=pytest.mark.soak if page.name in SOAK else (),
+            id=str(page.relative_to(ROOT)),
+        )
+        for page in PAGES
+    ],
+)
 def test_a_page_does_what_it_says(
     page: Path, reader: Reader, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

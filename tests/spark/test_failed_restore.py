@@ -88,6 +88,7 @@ def problems(spark: SparkSession, root: Path, checkpoint_id: object) -> tuple[st
     return planned.problems
 
 
+@pytest.mark.soak
 def test_a_sink_that_cannot_go_back_is_named(spark: SparkSession, root: Path) -> None:
     """Delta would not go back so far; the files that it needs went with somebody's VACUUM."""
     oldest = completed(spark, root / "job")[0]["checkpoint_id"]

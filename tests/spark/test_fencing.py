@@ -237,6 +237,7 @@ def test_a_start_that_fails_lets_go_of_the_root(
         chain(spark, tmp_path).start().stop()
 
 
+@pytest.mark.soak
 def test_without_a_lock_the_claim_stops_the_older_driver(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

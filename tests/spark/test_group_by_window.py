@@ -83,6 +83,7 @@ def test_in_order_both_count_what_pandas_counts(spark: SparkSession, tmp_path: P
         assert gone == 0
 
 
+@pytest.mark.soak
 def test_trap_1_a_partition_that_lags_is_counted_here_and_dropped_there(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -157,7 +157,8 @@ def calls(file: Path) -> list[str]:
     return sorted(file.read_text().split()) if file.exists() else []
 
 
-@pytest.mark.parametrize("in_pandas", [pytest.param(False, marks=pytest.mark.soak), True])
+@pytest.mark.soak
+@pytest.mark.parametrize("in_pandas", [False, True])
 def test_it_is_what_it_is_on_spark_and_only_once(
     spark: SparkSession, tmp_path: Path, in_pandas: bool
 ) -> None:
@@ -190,6 +191,7 @@ def test_it_is_what_it_is_on_spark_and_only_once(
     assert len(again) == len(due) + 1
 
 
+@pytest.mark.soak
 def test_kills_before_and_after_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from reading import completed
 from session import settings
 from windows import SETTINGS, windows
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(600)]
 
 
 def run_to(spark: SparkSession, servers: str, root: Path, rows: int, **more: str) -> None:

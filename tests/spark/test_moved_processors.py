@@ -26,7 +26,7 @@ from session import settings, spark_conf
 
 import absflow
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1200)]
 
 EVENTS = "user string, at timestamp, page string, v int"
 OUTPUT = (
@@ -252,7 +252,6 @@ def test_processors_of_rows_give_the_same_with_timers_and_after_a_restore(
     check(again, due)
 
 
-@pytest.mark.soak
 def test_processors_of_frames_give_the_same_with_a_time_to_live(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from session import settings, spark_conf
 
 import absflow
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(300)]
 
 EVENTS = "user string, at timestamp, v bigint"
 STATE = "start timestamp, last timestamp, events bigint, total bigint"

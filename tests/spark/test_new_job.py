@@ -12,7 +12,7 @@ import pytest
 
 from absflow.cli.commands import absflow
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 
 
 BIN = Path(sys.executable).parent

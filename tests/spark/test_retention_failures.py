@@ -23,7 +23,7 @@ from absflow.spark.control import retention
 from absflow.spark.control.retention import Retention
 from absflow.storage.layout import Layout
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 
 PATIENCE_S = 600
 

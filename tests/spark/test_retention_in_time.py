@@ -19,6 +19,7 @@ from absflow.storage.layout import Layout
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
+@pytest.mark.soak
 def test_a15_a_lineage_that_is_longer_than_it_may_be_is_compacted_at_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

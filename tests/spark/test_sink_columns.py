@@ -263,6 +263,7 @@ class Killed(BaseException):
     """As a kill: nothing that catches errors sees it."""
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "point",
     [("absflow.sinks.add_columns", False), ("absflow.spark.start.attempt.held_at_start", True)],
@@ -338,6 +339,7 @@ def test_a_column_that_must_have_a_value_cannot_be_dropped(
     )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("process", [doubled, bare])
 def test_what_is_still_to_be_published_has_its_old_columns(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: Any

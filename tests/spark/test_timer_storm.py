@@ -20,7 +20,7 @@ from session import settings
 import absflow
 from absflow.columnar.timers import Piece, in_pieces
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(400)]
 
 PIECE = Piece.PER_KEY.value
 KEYS = 30 * PIECE
@@ -94,7 +94,7 @@ def wait_for(run: absflow.Run, root: Path, met: Callable[[int], bool]) -> int:
         assert not run.await_termination(timeout=0.2)
 
 
-@pytest.mark.parametrize("edges", ["channel", pytest.param("auto", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("edges", ["channel", "auto"])
 def test_pieces_come_by_themselves_and_a_restore_goes_on_with_them(
     spark: SparkSession, tmp_path: Path, edges: str
 ) -> None:

@@ -63,6 +63,7 @@ def lite_rows(root: Path) -> pd.DataFrame:
         return pd.read_sql_query("SELECT id, g, v FROM out", connection)
 
 
+@pytest.mark.soak
 def test_sinks_of_every_kind_in_one_job(
     spark: SparkSession, tmp_path: Path, server: Postgres, kafka: str
 ) -> None:
@@ -227,6 +228,7 @@ def test_a_new_sink_and_a_fork(spark: SparkSession, tmp_path: Path) -> None:
     assert_same_rows(lite_rows(tmp_path), pd.concat([behind, behind]), ["id", "g", "v"])
 
 
+@pytest.mark.soak
 def test_markers_that_have_gone_back_are_an_error(spark: SparkSession, tmp_path: Path) -> None:
     """A database that was put back to an older state: nothing is left out in silence."""
     source = source_files(tmp_path / "a", rows=60, seed=13)

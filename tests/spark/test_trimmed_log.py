@@ -31,6 +31,7 @@ def names(table: str, ending: str) -> list[int]:
     return sorted(int(path.stem) for path in log.glob(f"0*{ending}") if path.stem.isdecimal())
 
 
+@pytest.mark.soak
 def test_a_job_goes_on_behind_trimmed_logs(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

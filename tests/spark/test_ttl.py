@@ -171,6 +171,7 @@ def test_state_at_every_checkpoint_is_what_had_not_expired(
     assert wrote <= len(emitted)
 
 
+@pytest.mark.soak
 def test_a_restore_goes_on_as_if_nothing_had_been(finished: Finished, spark: SparkSession) -> None:
     """With other key groups; then with another time to live, from the same checkpoint."""
     root, events = finished

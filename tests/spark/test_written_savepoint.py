@@ -88,6 +88,7 @@ def test_a_kill_leaves_no_savepoint(
     assert (ended["kind"], ended["reason"]) == ("ABORTED", "DRIVER_RESTART")
 
 
+@pytest.mark.soak
 def test_a_bad_key_is_mended(spark: SparkSession, root: Path) -> None:
     """The key is as it was written; everything else, the sink too, is as if nothing had been."""
     taken = completed(spark, root / "job")
