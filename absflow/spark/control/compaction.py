@@ -11,7 +11,7 @@ from absflow.columnar.expiry import TOUCHED
 from absflow.errors import DamagedError, StorageError
 from absflow.protocol.checkpoints import SetDigest
 from absflow.protocol.lineage import Compacted, begin_of, end_of
-from absflow.spark.worker.merged_sets import SHARE_BYTES, merge_sets
+from absflow.spark.worker.merged_sets import SHARE_BYTES, MergedSet, merge_sets
 from absflow.spark.worker.set_digests import read_digests
 from absflow.spark.worker.set_rows import SetRows, set_files
 from absflow.storage import sql, state_history
@@ -84,12 +84,7 @@ def write_compacted_set(
     # writes, that of this application. A number that is there by now says the same.
     number = transactions.newest_of(spark, path, _APPLICATION) + 1
     merged = merge_sets(spark, files, table, key, fact, found, expired_upto, key_groups)
-    try:
-        check(merged.digests)
-    except DamagedError:
-        for add in merged.adds:  # retention tries again behind each checkpoint
-            files.delete(file_of(path, add["add"]["path"]))
-        raise
+    _checked(files, path, merged, check)
     rows = UncommittedFiles(spark, table, merged.adds)
     note = {"set": fact.set_id, "replaces": list(fact.replaces)}
     if transactions.append_once(rows, path, _APPLICATION, number, note, if_empty=True) is None:
@@ -98,6 +93,16 @@ def write_compacted_set(
             "since; retention looks again behind the next checkpoint"
         )
     return merged.digests.get(fact.set_id, SetDigest(fact.set_id, 0, 0))
+
+
+def _checked(files: Files, path: str, merged: MergedSet, check: _Check) -> None:
+    """Leave no files of what came of damaged sets: retention tries again behind each checkpoint."""
+    try:
+        check(merged.digests)
+    except DamagedError:
+        for add in merged.adds:
+            files.delete(file_of(path, add["add"]["path"]))
+        raise
 
 
 def _read_back(spark: SparkSession, files: Files, path: str, fact: Compacted) -> SetDigest:

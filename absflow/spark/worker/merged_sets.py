@@ -86,30 +86,17 @@ def merge_sets(
         for file in sorted(name for name, (of, _) in found.sizes.items() if of == set_id)
     ]
     shares = Shares.at_most(max(1, -(-found.bytes // SHARE_BYTES)), key, groups)
-    inside = pa.schema([field for field in found.schema if field.name != "set_id"])
-    # With older sets below, a deletion still has something to hide.
-    whole = begin_of(fact.set_id) == 0
-    ids = {"set_id": fact.set_id, "checkpoint_id": end_of(fact.set_id)}
-    schema, check = found.schema, checks_pages(spark)
+    merge = _Merge(fact, found.schema, key, expired_upto)
+    check = checks_pages(spark)
 
-    def share_of(number: int) -> tuple[pa.Table, list[SetDigest]]:
+    def written(number: int) -> Iterator[dict[str, Any]]:
         parts, digests = [], []
         for file, bounds, set_id in ordered:
             if shares.may_have(number, bounds):
-                for batch in data_rows.rows_of(store, file, inside, check=check):
+                for batch in data_rows.rows_of(store, file, merge.inside, check=check):
                     parts.append(shares.of(number, batch))
                     digests.append(set_digest(set_id, parts[-1]))
-        rows = last_changes(pa.Table.from_batches(parts, inside), key)
-        if whole:
-            rows = rows.filter(pc.equal(rows["op"], "upsert"))
-        gone = expired(rows, expired_upto)
-        return rows if gone is None else rows.filter(pa.array(~gone)), digests
-
-    def written(number: int) -> Iterator[dict[str, Any]]:
-        rows, digests = share_of(number)
-        own = {name: pa.array(np.full(rows.num_rows, value)) for name, value in ids.items()}
-        columns = [own[name] if name in own else rows[name] for name in schema.names]
-        batches = pa.Table.from_arrays(columns, schema=schema).to_batches()
+        batches = merge.rows(parts)
         for add in table.write(batches):
             yield {"add": json.dumps(add)}
         digests += [set_digest(fact.set_id, batch) for batch in batches]
@@ -125,3 +112,33 @@ def merge_sets(
     said = map_in_arrow(numbers, write, from_arrow_schema(_SAID)).collect()
     adds = [json.loads(add) for add, *_ in said if add is not None]
     return MergedSet(adds, added(SetDigest(*of) for add, *of in said if add is None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Merge:
+    """What rows of several sets come to in the one that takes their place."""
+
+    fact: Compacted
+    schema: pa.Schema
+    key: Sequence[str]
+    expired_upto: int | None
+
+    @property
+    def inside(self) -> pa.Schema:
+        """The columns that are in the files: the set is in their paths."""
+        return pa.schema([field for field in self.schema if field.name != "set_id"])
+
+    def rows(self, parts: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """The rows of a share, those of the older sets first."""
+        rows = last_changes(pa.Table.from_batches(parts, self.inside), self.key)
+        # With older sets below, a deletion still has something to hide.
+        if begin_of(self.fact.set_id) == 0:
+            rows = rows.filter(pc.equal(rows["op"], "upsert"))
+        gone = expired(rows, self.expired_upto)
+        if gone is not None:
+            rows = rows.filter(pa.array(~gone))
+        ids = {"set_id": self.fact.set_id, "checkpoint_id": end_of(self.fact.set_id)}
+        own = {name: pa.array(np.full(rows.num_rows, value)) for name, value in ids.items()}
+        columns = [own[name] if name in own else rows[name] for name in self.schema.names]
+        made: list[pa.RecordBatch] = pa.Table.from_arrays(columns, schema=self.schema).to_batches()
+        return made

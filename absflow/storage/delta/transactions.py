@@ -147,8 +147,7 @@ def append_once(
             which costs less than a commit; and a stream that reads the table has no batch for it.
 
     Returns:
-        The messages of the side outputs; None if the transaction is there already, or no worker
-        wrote the rows.
+        The messages of the side outputs; None if it is there already, or no worker wrote it.
 
     Raises:
         StorageError: if rows of the driver have other columns than the table, or the table is not
