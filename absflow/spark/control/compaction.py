@@ -41,7 +41,7 @@ def write_compacted_set(
     key_groups: int = 0,
     check: _Check = lambda _: None,
 ) -> SetDigest:
-    """Write the set of a compaction, unless it is there; twice would be the same as once.
+    """Write the set of a compaction, unless it is there, and say its digest.
 
     Args:
         spark: the session.
@@ -56,9 +56,6 @@ def write_compacted_set(
             they are of several numbers.
         check: gets the digests of the sets as they were read, before anything is committed, and
             raises :class:`DamagedError` if they are not what was written.
-
-    Returns:
-        The digest of the set that is there now.
 
     Raises:
         StorageError: one of the sets has gone since, or another driver compacts at the same time.
