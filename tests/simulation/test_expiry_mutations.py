@@ -103,6 +103,7 @@ def test_a_mistake_is_caught(name, monkeypatch):
     assert_caught(monkeypatch, MUTATIONS[name], SEEDS, lambda n: run(n).violations, name)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", RESTORES)
 def test_a_mistake_of_a_restore_is_caught(name, monkeypatch):
     """With this mistake some attempt that is restored from a sound world breaks a promise."""

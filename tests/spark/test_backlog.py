@@ -159,6 +159,7 @@ def test_how_far_the_slow_stage_is_behind_is_told(spark: SparkSession, root: Pat
     assert last["left"]["backpressured"] == 0
 
 
+@pytest.mark.soak
 def test_a_stage_waits_for_its_consumer(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -105,6 +105,7 @@ def test_a11_a_job_without_a_single_row_ends(
     assert Sources(spark, kafka, tmp_path).run([[name]]) == []
 
 
+@pytest.mark.soak
 def test_a11_an_empty_source_beside_one_with_rows_ends(
     spark: SparkSession, kafka: str, tmp_path: Path
 ) -> None:

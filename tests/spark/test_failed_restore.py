@@ -16,7 +16,7 @@ from session import settings, spark_conf
 import absflow
 from absflow.spark.start import restore_run
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(600)]
 
 START = "absflow.spark.start.attempt"
 
@@ -88,7 +88,6 @@ def problems(spark: SparkSession, root: Path, checkpoint_id: object) -> tuple[st
     return planned.problems
 
 
-@pytest.mark.soak
 def test_a_sink_that_cannot_go_back_is_named(spark: SparkSession, root: Path) -> None:
     """Delta would not go back so far; the files that it needs went with somebody's VACUUM."""
     oldest = completed(spark, root / "job")[0]["checkpoint_id"]

@@ -53,6 +53,7 @@ def once(records: Iterable[Message]) -> Iterator[Message]:
             yield record
 
 
+@pytest.mark.soak
 def test_what_comes_again_has_the_same_headers(
     spark: SparkSession, tmp_path: Path, kafka: str
 ) -> None:

@@ -94,6 +94,7 @@ def test_a_wrong_password_is_refused_at_the_start(
     assert "horse" not in said
 
 
+@pytest.mark.soak
 def test_a_certificate_that_nobody_vouches_for_is_refused(secured: absflow.KafkaSink) -> None:
     conf = {name: value for name, value in secured.conf.items() if name != "ssl.ca.location"}
     with pytest.raises(StorageError, match="certificate verify failed"):

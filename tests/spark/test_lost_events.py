@@ -56,6 +56,7 @@ def test_a8_a_job_whose_listener_gets_nothing_goes_on_and_ends(
     assert sorted(number for ids in written.values() for number in ids) == due
 
 
+@pytest.mark.soak
 def test_a8_a_wall_clock_that_jumps_neither_stops_nor_expires_checkpoints(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def test_the_first_job_runs_as_the_notebook_says(tmp_path: Path) -> None:
     assert "savepoint" in next(outputs(done, "history"))
 
 
+@pytest.mark.soak
 def test_the_history_reads_as_the_notebook_says(tmp_path: Path) -> None:
     done = executed(nbformat.read(NOTEBOOKS[1], as_version=4), tmp_path)
     assert "True" in "".join(outputs(done, "job", "text"))

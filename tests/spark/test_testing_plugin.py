@@ -88,6 +88,7 @@ def test_a_failure_is_raised(absflow_local):
 """
 
 
+@pytest.mark.soak
 def test_jobs_run_in_a_pytest_of_their_own(tmp_path: Path) -> None:
     """Bounded ones to their end, others until the test is over; failures are raised."""
     (tmp_path / "conftest.py").write_text(CONFTEST)
