@@ -42,9 +42,10 @@ def set_digests(rows: pa.Table) -> list[SetDigest]:
     return found
 
 
-def set_digest(set_id: int, rows: pa.RecordBatch) -> SetDigest:
-    """The digest of rows of one set, whether they say which or not."""
-    return SetDigest(set_id, rows.num_rows, total(_row_hashes(rows)))
+def set_digest(set_id: int, batches: Iterable[pa.RecordBatch]) -> SetDigest:
+    """The digest of rows that are all of one set, whether they say which or not."""
+    parts = (SetDigest(set_id, rows.num_rows, total(_row_hashes(rows))) for rows in batches)
+    return added([SetDigest(set_id, 0, 0), *parts])[set_id]
 
 
 def _row_hashes(rows: pa.Table | pa.RecordBatch) -> Hashes:

@@ -271,7 +271,7 @@ class Killed(BaseException):
 def test_a_kill_before_the_attempt_is_ready_is_made_good(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: tuple[str, bool]
 ) -> None:
-    """Between putting back and adding columns, and behind both: twice, then a restore."""
+    """Between putting back and adding columns, and behind both: a start goes on, then a restore."""
     _, first = run_twice(spark, tmp_path)
 
     def dies(*_: Any) -> None:

@@ -12,7 +12,7 @@ from absflow.errors import DamagedError, StorageError
 from absflow.protocol.checkpoints import SetDigest
 from absflow.protocol.lineage import Compacted, begin_of, end_of
 from absflow.spark.worker.merged_sets import SHARE_BYTES, MergedSet, merge_sets
-from absflow.spark.worker.set_digests import read_digests
+from absflow.spark.worker.set_digests import read_digest, read_digests
 from absflow.spark.worker.set_rows import SetRows, set_files
 from absflow.storage import sql, state_history
 from absflow.storage.delta import tables, transactions
@@ -72,11 +72,11 @@ def write_compacted_set(
     table = transactions.plain_table(spark, path, found.schema) if found and by_workers else None
     if found is None or table is None:
         _by_spark(spark, path, key, fact, there, expired_upto, check)
-        return _read_back(spark, files, path, fact)
+        return read_digest(spark, files, path, fact.set_id)
     sets = {set_id for set_id, _ in found.sizes.values()}
     _refuse_gone(path, fact, there, sets)
     if fact.set_id in sets:
-        return _read_back(spark, files, path, fact)
+        return read_digest(spark, files, path, fact.set_id)
     # Of two drivers that do this at once one commits: this transaction reads what the other's
     # writes, that of this application. A number that is there by now says the same.
     number = transactions.newest_of(spark, path, _APPLICATION) + 1
@@ -89,7 +89,7 @@ def write_compacted_set(
             f"set {fact.set_id} of {path!r} was not written: another driver has compacted there "
             "since; retention looks again behind the next checkpoint"
         )
-    return merged.digests.get(fact.set_id, SetDigest(fact.set_id, 0, 0))
+    return merged.digests[fact.set_id]
 
 
 def _checked(files: Files, path: str, merged: MergedSet, check: _Check) -> None:
@@ -100,11 +100,6 @@ def _checked(files: Files, path: str, merged: MergedSet, check: _Check) -> None:
         for add in merged.adds:
             files.delete(file_of(path, add["add"]["path"]))
         raise
-
-
-def _read_back(spark: SparkSession, files: Files, path: str, fact: Compacted) -> SetDigest:
-    seen = read_digests(SetRows(spark, files, path, [fact.set_id]))
-    return seen.get(fact.set_id, SetDigest(fact.set_id, 0, 0))
 
 
 def _by_spark(

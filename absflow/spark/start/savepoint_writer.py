@@ -43,8 +43,7 @@ from absflow.spark.worker.any_names import map_in_arrow
 from absflow.spark.worker.installed import check_workers
 from absflow.spark.worker.probe import check_root
 from absflow.spark.worker.savepoint_rows import savepoint_rows
-from absflow.spark.worker.set_digests import read_digests
-from absflow.spark.worker.set_rows import SetRows
+from absflow.spark.worker.set_digests import read_digest
 from absflow.storage import clock, state_history
 from absflow.storage.delta import tables, transactions
 from absflow.storage.delta.log import LogTail
@@ -344,8 +343,7 @@ class _Writing:
         try:
             with conf_set(self._spark, arrow_rows([columns])):
                 transactions.append_once(rows, path, app_id, savepoint_id, note)
-            there = SetRows(self._spark, self._files, path, [savepoint_id])
-            digest = read_digests(there).get(savepoint_id, SetDigest(savepoint_id, 0, 0))
+            digest = read_digest(self._spark, self._files, path, savepoint_id)
         except (PySparkException, Py4JError) as error:
             raise StorageError(
                 f"could not write the state of stage {given.name!r} to {path!r}: {error}; there is "

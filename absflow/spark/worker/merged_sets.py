@@ -15,18 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.columnar.digest import added, set_digest
 from absflow.columnar.expiry import expired
 from absflow.columnar.merging import Shares, last_changes
 from absflow.protocol.checkpoints import SetDigest
 from absflow.protocol.lineage import Compacted, begin_of, end_of
-from absflow.spark.worker.any_names import map_in_arrow
 from absflow.spark.worker.set_rows import SetFiles
 from absflow.storage.delta import data_rows
 from absflow.storage.delta.data_files import PlainTable
 from absflow.storage.delta.log import file_of
+from absflow.storage.delta.transactions import written_by_workers
 from absflow.storage.files import Files
 from absflow.storage.session import checks_pages
 
@@ -34,10 +33,6 @@ __all__ = ["SHARE_BYTES", "MergedSet", "merge_sets"]
 
 # A task has the rows of keys that lie in files of so many bytes, a few times as many in memory.
 SHARE_BYTES = 32 << 20
-# What a task says: the action that adds a file, or the digest of its rows of a set.
-_SAID = pa.schema(
-    [("add", pa.string()), ("set_id", pa.int64()), ("rows", pa.int64()), ("digest", pa.int64())]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,31 +82,28 @@ def merge_sets(
     ]
     shares = Shares.at_most(max(1, -(-found.bytes // SHARE_BYTES)), key, groups)
     merge = _Merge(fact, found.schema, key, expired_upto)
-    check = checks_pages(spark)
+    inside, check = merge.inside, checks_pages(spark)
 
-    def written(number: int) -> Iterator[dict[str, Any]]:
+    def written(number: int) -> Iterator[dict[str, Any] | str]:
         parts, digests = [], []
         for file, bounds, set_id in ordered:
             if shares.may_have(number, bounds):
-                for batch in data_rows.rows_of(store, file, merge.inside, check=check):
+                for batch in data_rows.rows_of(store, file, inside, check=check):
                     parts.append(shares.of(number, batch))
-                    digests.append(set_digest(set_id, parts[-1]))
+                    digests.append(set_digest(set_id, parts[-1:]))
         batches = merge.rows(parts)
-        for add in table.write(batches):
-            yield {"add": json.dumps(add)}
-        digests += [set_digest(fact.set_id, batch) for batch in batches]
+        yield from table.write(batches)
+        digests.append(set_digest(fact.set_id, batches))
         for digest in added(digests).values():
-            yield dict(zip(_SAID.names[1:], astuple(digest), strict=True))
+            yield json.dumps(astuple(digest))
 
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any] | str]:
         for number in (n for batch in batches for n in batch.column(0).to_pylist()):
-            yield pa.RecordBatch.from_pylist(list(written(number)), _SAID)
+            yield from written(number)
 
     numbers = spark.range(0, shares.count, 1, shares.count).toDF("number")
-    numbers = files.reached(numbers, folder)
-    said = map_in_arrow(numbers, write, from_arrow_schema(_SAID)).collect()
-    adds = [json.loads(add) for add, *_ in said if add is not None]
-    return MergedSet(adds, added(SetDigest(*of) for add, *of in said if add is None))
+    adds, said = written_by_workers(numbers, files, table, write)
+    return MergedSet(adds, added(SetDigest(*json.loads(text)) for text in said))
 
 
 @dataclass(frozen=True, slots=True)

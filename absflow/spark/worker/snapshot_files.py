@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from absflow.columnar.digest import set_digests
+from absflow.columnar.digest import set_digest
 from absflow.columnar.pages import Page, PageKind, decode
 from absflow.columnar.spec import StageSpec
 from absflow.columnar.state import DELETED, snapshot_schema
@@ -59,7 +59,7 @@ class SnapshotFiles:
             mine = [page for page in pages if page.checkpoint_id == checkpoint_id]
             rows = list(history_rows(mine, self.spec.name, inside, self.table.schema))
             adds = list(self.table.write(rows))
-            (digest,) = set_digests(pa.Table.from_batches(rows))
+            digest = set_digest(checkpoint_id, rows)
             payload = json.dumps({"adds": adds, "digest": [digest.rows, digest.digest]}).encode()
             yield Page(
                 mine[0].key_group,

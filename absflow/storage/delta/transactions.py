@@ -48,6 +48,7 @@ __all__ = [
     "has_any",
     "newest_of",
     "plain_table",
+    "written_by_workers",
 ]
 
 _CODEC = "spark.sql.parquet.compression.codec"
@@ -291,7 +292,7 @@ def _by_workers(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     make, make_side_output = rows.make, rows.side_output
 
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any] | str]:
         side_output = None if make_side_output is None else make_side_output()
 
         def seen() -> Iterator[pa.RecordBatch]:
@@ -300,14 +301,37 @@ def _by_workers(
                     side_output.take(batch)
                 yield batch
 
-        written: list[dict[str, str]] = []
-        written += [{"add": json.dumps(add)} for add in table.write(make(seen()))]
+        yield from table.write(make(seen()))
         if side_output is not None:
-            written += [{"message": text} for text in side_output.messages()]
+            yield from side_output.messages()
+
+    return written_by_workers(rows.source, files, table, write)
+
+
+def written_by_workers(
+    source: DataFrame,
+    files: Files,
+    table: PlainTable,
+    write: Callable[[Iterable[pa.RecordBatch]], Iterator[dict[str, Any] | str]],
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The actions and the messages that workers make of the rows of a DataFrame, by one Spark job.
+
+    Args:
+        source: the DataFrame.
+        files: reaches the table.
+        table: where ``write`` puts files.
+        write: gets the rows of a partition; the action that adds a file, or a text for the driver.
+    """
+
+    def records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        written = [
+            {"message": each} if isinstance(each, str) else {"add": json.dumps(each)}
+            for each in write(batches)
+        ]
         yield pa.RecordBatch.from_pylist(written, _WRITTEN)
 
-    source = files.reached(rows.source, table.folder)
-    found = source.mapInArrow(write, from_arrow_schema(_WRITTEN)).collect()
+    source = files.reached(source, table.folder)
+    found = source.mapInArrow(records, from_arrow_schema(_WRITTEN)).collect()
     adds = [json.loads(row["add"]) for row in found if row["add"] is not None]
     return adds, [row["message"] for row in found if row["message"] is not None]
 
