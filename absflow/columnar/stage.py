@@ -109,8 +109,7 @@ def run_range(
         yield Page(woken[0].key_group, PageKind.WAKE, spec.name)
     if states == at_first:
         return stored
-    shared.close(at_first, states)
-    return of_range(states)
+    return of_range(shared.close(at_first, states))
 
 
 def _sorted(

@@ -58,7 +58,7 @@ def test_a_micro_batch_writes_one_file_and_what_nobody_names_goes(seed):
     for _ in range(40):
         keys = [f"k{dice.randrange(300)}" for _ in range(dice.choice([1, 10, 200]))]
         if dice.random() < 0.2:
-            shared.batch(keys, committed=False)  # killed: what it has written stays
+            shared.batch(keys[1:], committed=False)  # killed: what it has written stays
         out, written = shared.batch(keys)
         assert len(written) == 1
         assert out == alone.batch(keys)[0]
@@ -69,6 +69,38 @@ def test_a_micro_batch_writes_one_file_and_what_nobody_names_goes(seed):
     shared.batch(["last"])
     assert set(shared.files.files) == shared.named
     assert alone.files.files == {}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_of_a_batch_that_is_run_twice_either_may_be_kept(seed):
+    """Where a rename does not replace a file, Spark's store has the first, and the worker the last.
+
+    Those that come are run on what the worker has; after a kill, on what the store has.
+    """
+    dice = random.Random(seed)
+    shared, alone = Range(MemoryFiles(0)), Range(MemoryFiles(1 << 40))
+    stored = {0: b""}
+    for _ in range(40):
+        keys = [f"k{dice.randrange(300)}" for _ in range(dice.choice([1, 10, 200]))]
+        while dice.random() < 0.3:  # its state is in the store, and then comes the kill
+            shared.batch(keys)
+            stored.setdefault(shared.number, shared.kept)
+            shared.number -= 1
+            shared.kept = stored[shared.number]
+        shared.batch(keys), alone.batch(keys)
+        stored.setdefault(shared.number, shared.kept)
+        assert shared.rows == alone.rows
+
+
+def test_the_file_of_a_batch_is_named_by_what_is_in_it():
+    """The same, if it is run again, though it is first known when the last part is there."""
+    work = Range(MemoryFiles(0))
+    work.batch(["x", "y", "z"])
+    _, first = work.batch(["x", "y", "w"], committed=False)
+    _, again = work.batch(["x", "y", "w"], committed=False)
+    _, other = work.batch(["x", "y", "v"])
+    assert len(first) == len(other) == 1 and again == set()
+    assert first != other and first < set(work.files.files)
 
 
 def test_a_file_stays_for_the_key_group_that_does_not_change():
@@ -162,5 +194,5 @@ def test_nothing_is_written_before_the_last_key_group():
     with pytest.raises(ValueError, match="no more"):
         shared.write("1/7", failing(), lambda: "1/7-x")
     assert files.files == {}
-    shared.close({}, {0: KeyGroupState(base=first)})
-    assert files.read(first)[0].to_pybytes() == b"before"
+    named = shared.close({}, {0: KeyGroupState(base=first)})
+    assert files.read(named[0].base)[0].to_pybytes() == b"before"
