@@ -45,7 +45,7 @@ def ids(servers: str, topic: str) -> list[int]:
     return sorted(json.loads(record.value())["id"] for record in consumed(servers, topic))
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.01])
+@pytest.mark.parametrize("after_s", [0.0, pytest.param(0.01, marks=pytest.mark.soak)])
 def test_killed_around_a_commit(running: Broker, after_s: float) -> None:
     """Whatever became of the transaction: behind the next try each row is there once."""
     make_topic(running.servers, "out")

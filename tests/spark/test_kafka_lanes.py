@@ -205,6 +205,7 @@ def test_markers_of_many_lanes(servers: str, topic: str) -> None:
     assert described.result(30)["cleanup.policy"].value == "compact"
 
 
+@pytest.mark.soak
 def test_a_record_says_that_several_lanes_have_a_checkpoint(servers: str, topic: str) -> None:
     """And one is not, for its marker says it."""
     sink = kafka_sink(servers, topic, lanes=2)

@@ -82,6 +82,7 @@ def test_rows_are_written_and_read(secured: absflow.KafkaSink) -> None:
     assert sorted(json.loads(record.value())["id"] for record in records) == [1, 2]
 
 
+@pytest.mark.soak
 def test_a_wrong_password_is_refused_at_the_start(
     secured: absflow.KafkaSink, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -82,6 +82,7 @@ def sums(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"n": by_key.size(), "total": by_key.sum()}).reset_index()
 
 
+@pytest.mark.soak
 def test_a_query_with_timeouts_on_kafka(spark: SparkSession, kafka: str, tmp_path: Path) -> None:
     """The job goes on at the next offset of each partition, in the query's own table.
 

@@ -145,7 +145,7 @@ def submitted() -> list[str]:
     return [str(submit), *(word for pair in conf.items() for word in ("--conf", "=".join(pair)))]
 
 
-@pytest.mark.parametrize("first", ["python", "spark-submit"])
+@pytest.mark.parametrize("first", [pytest.param("python", marks=pytest.mark.soak), "spark-submit"])
 def test_sigterm(tmp_path: Path, first: str) -> None:
     """With the setting, SIGTERM ends the driver in order, with a savepoint.
 

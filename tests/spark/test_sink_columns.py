@@ -162,6 +162,7 @@ GOES = "sink 'out': column 'double' (bigint) of its table goes: version {} has i
 UNFILLED = "sink 'out': column 'double' (bigint) of its table is null in new rows"
 
 
+@pytest.mark.soak
 def test_columns_come_and_go_with_the_code(spark: SparkSession, tmp_path: Path) -> None:
     """New code on an old checkpoint, old code on an old one, on a new one, and new on new again.
 
@@ -213,7 +214,7 @@ def test_a_column_added_by_a_person_is_added_again(spark: SparkSession, tmp_path
     check(tmp_path, (READ, to_group), (FILES, doubled))
 
 
-@pytest.mark.parametrize("by_workers", [True, False])
+@pytest.mark.parametrize("by_workers", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_a_dropped_column_is_null_from_then_on(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_workers: bool
 ) -> None:

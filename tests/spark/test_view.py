@@ -25,7 +25,9 @@ CONF = {
 }
 
 
-@pytest.fixture(scope="module", params=["immediate", "on-checkpoint"])
+@pytest.fixture(
+    scope="module", params=[pytest.param("immediate", marks=pytest.mark.soak), "on-checkpoint"]
+)
 def root(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:

@@ -150,6 +150,7 @@ def test_a_restore_with_other_key_groups_gives_what_no_restore_gives(
         history.late("windows")
 
 
+@pytest.mark.soak
 def test_a_chain_of_one_query_and_checkpoints_that_overtake_give_the_same(
     spark: SparkSession, events: tuple[Path, pd.DataFrame], tmp_path: Path
 ) -> None:
@@ -158,6 +159,7 @@ def test_a_chain_of_one_query_and_checkpoints_that_overtake_give_the_same(
     check_sinks(tmp_path, rows)
 
 
+@pytest.mark.soak
 def test_timers_may_be_written_with_the_state(
     spark: SparkSession, events: tuple[Path, pd.DataFrame], tmp_path: Path
 ) -> None:

@@ -155,6 +155,7 @@ def test_the_job_goes_on_beside_a_savepoint_that_is_not_restored(
     assert set(stage_of(row, "left")["lineage"]) <= {*ids, finished}
 
 
+@pytest.mark.soak
 def test_a_job_begins_with_state(spark: SparkSession, root: Path, tmp_path: Path) -> None:
     """State of one stage out of a table, the sources from their start; no setting asks for it."""
     (tmp_path / "a").symlink_to(root / "a")
