@@ -69,13 +69,12 @@ SESSION_KEYS = (
     ),
     SessionKey("spark.ui.showConsoleProgress", "false", ""),
     SessionKey(
-        "spark.sql.streaming.checkpointFileManagerClass",
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+        "spark.delta.logStore.file.impl",
+        "io.delta.storage.LocalLogStore",
         "Only on local disks, and where Hadoop has no native library (as in a PySpark from pip): "
-        "the defaults start two processes for each file that is put in place.",
+        "the default starts two processes for each commit.",
         local=True,
     ),
-    SessionKey("spark.delta.logStore.file.impl", "io.delta.storage.LocalLogStore", "", local=True),
 )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from absflow.storage.files import Files
+from absflow.storage.java import replace_local_files
 from absflow.storage.layout import Layout, check_place
 from absflow.storage.session import check_pages, wait_little
 
@@ -38,5 +39,7 @@ class StorageRoot:
         wait_little(spark)
         files = Files(spark)
         root = files.qualified(path)
+        if root.startswith("file:"):
+            replace_local_files(spark)
         check_place(root)
         return cls(spark, files, Layout(root))

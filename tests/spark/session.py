@@ -62,11 +62,7 @@ def builder() -> SparkSession.Builder:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "1",
-        # Without Hadoop's native library the defaults start two processes for each file's rename.
-        "spark.sql.streaming.checkpointFileManagerClass": (
-            "org.apache.spark.sql.execution.streaming.checkpointing."
-            "FileSystemBasedCheckpointFileManager"
-        ),
+        # Without Hadoop's native library the default starts two processes for each commit.
         "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
         # A query without input looks for some a hundred times a second by default.
         "spark.sql.streaming.pollingDelay": "100ms",

@@ -13,7 +13,6 @@ import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.PathFilter;
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.CancellableFSDataOutputStream;
 import org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager;
-import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager;
 
 /**
  * The files of a query's checkpoint; on S3 each is one request, anywhere else as Spark has it.
@@ -21,7 +20,7 @@ import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedChe
  * <p>An executor makes one for a stage's state in front of the Python worker's function, so the
  * worker finds the file server running.
  */
-public class CheckpointFiles extends FileSystemBasedCheckpointFileManager {
+public class CheckpointFiles extends LocalCheckpointFiles {
   private static final PathFilter ALL =
       new PathFilter() {
         public boolean accept(Path path) {

@@ -32,6 +32,7 @@ __all__ = [
     "behind_server",
     "job_metrics",
     "only_writer",
+    "replace_local_files",
     "serve_files",
     "use_s3_classes",
 ]
@@ -39,7 +40,10 @@ __all__ = [
 # What Hadoop has S3 under.
 S3_SCHEMES = ("s3a", "s3", "s3n")
 _LOG = logging.getLogger(__name__)
+# Each after those that it needs; for local disks only the first.
+_FOR_LOCAL = ("LocalCheckpointFiles",)
 _SOURCES = (
+    *_FOR_LOCAL,
     "S3Create",
     "OwnLogs",
     "S3CreateLogStore",
@@ -49,17 +53,17 @@ _SOURCES = (
     "CheckpointFiles",
 )
 _CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
-_OURS = "absflow.CheckpointFiles"
-# Spark's own; the second does not replace a file on S3, and says nothing.
-_PLAIN = {
-    None,
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager",
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
-    _OURS,
-}
+_OURS, _LOCAL = "absflow.CheckpointFiles", "absflow.LocalCheckpointFiles"
+# Spark's own; the second replaces no file, and says nothing.
+_BY_CONTEXT, _BY_FILE_SYSTEM = (
+    f"org.apache.spark.sql.execution.streaming.checkpointing.{name}CheckpointFileManager"
+    for name in ("FileContextBased", "FileSystemBased")
+)
+_PLAIN = {None, _BY_CONTEXT, _BY_FILE_SYSTEM, _LOCAL, _OURS}
 _LOADER = "org.apache.spark.util.MutableURLClassLoader"
 _lock = threading.Lock()
 _loaded_by: WeakSet[SparkContext] = WeakSet()
+_local_by: WeakSet[SparkContext] = WeakSet()
 
 
 def use_s3_classes(spark: SparkSession) -> None:
@@ -88,6 +92,21 @@ def use_s3_classes(spark: SparkSession) -> None:
         ours = conf.get(stores[0], "") == "absflow.S3CreateLogStore"
         if ours and spark.conf.get(_CHECKPOINT_FILES, None) in _PLAIN:
             spark.conf.set(_CHECKPOINT_FILES, _OURS)
+
+
+def replace_local_files(spark: SparkSession) -> None:
+    """Have Spark put the files of its checkpoints on local disks by a class that replaces.
+
+    In the place of its default, too, which starts two processes for each file where Hadoop has no
+    native library (as in a PySpark from pip).
+    """
+    if spark.conf.get(_CHECKPOINT_FILES, None) not in (None, _BY_FILE_SYSTEM):
+        return
+    with _lock:
+        if _loaded(spark, local=True):
+            spark.conf.set(_CHECKPOINT_FILES, _LOCAL)
+        else:  # the default replaces
+            spark.conf.unset(_CHECKPOINT_FILES)
 
 
 def serve_files(spark: SparkSession) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -154,32 +173,37 @@ def job_metrics(spark: SparkSession) -> Any:
     )
 
 
-def _loaded(spark: SparkSession) -> bool:
-    """See that the driver has the classes, and executors get them; false if the driver cannot."""
+def _loaded(spark: SparkSession, *, local: bool = False) -> bool:
+    """See that the driver has the classes, and executors get them; false if the driver cannot.
+
+    All of them, or those for local disks.
+    """
     jvm: Any = spark.sparkContext._jvm
     loader = jvm.Thread.currentThread().getContextClassLoader()
     while loader is not None and loader.getClass().getName() != _LOADER:
         loader = loader.getParent()
     if loader is None:
         return False
-    if spark.sparkContext in _loaded_by:
+    loaded = _local_by if local else _loaded_by
+    if spark.sparkContext in loaded:
         return True
     folder = tempfile.mkdtemp(prefix="absflow-java-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    jar = f"{folder}/absflow.jar"
+    # Spark serves a jar by its name.
+    jar = f"{folder}/absflow-local.jar" if local else f"{folder}/absflow.jar"
     with zipfile.ZipFile(jar, "w") as file:
-        for name, code in _compiled(jvm, loader).items():
+        for name, code in _compiled(jvm, loader, _FOR_LOCAL if local else _SOURCES).items():
             file.writestr(f"{name.replace('.', '/')}.class", code)
     loader.addURL(jvm.java.io.File(jar).toURI().toURL())
     spark.sparkContext._jsc.addJar(jar)
-    _loaded_by.add(spark.sparkContext)
+    loaded.add(spark.sparkContext)
     return True
 
 
-def _compiled(jvm: Any, loader: Any) -> dict[str, bytes]:
+def _compiled(jvm: Any, loader: Any, sources: Iterable[str]) -> dict[str, bytes]:
     """The byte code of each class by its name."""
     found: dict[str, bytes] = {}
-    for name in _SOURCES:
+    for name in sources:
         compiler = _compile(jvm, name, loader)
         loader = compiler.getClassLoader()
         codes = compiler.getBytecodes()
