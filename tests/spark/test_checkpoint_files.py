@@ -5,11 +5,13 @@ A batch that is run again writes its state again, and the query goes on with tha
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from absflow.storage.root import StorageRoot
@@ -19,6 +21,7 @@ pytestmark = pytest.mark.spark
 
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 SPARKS = "org.apache.spark.sql.execution.streaming.checkpointing"
+BY_FILE_SYSTEM = "FileSystemBasedCheckpointFileManager"
 OURS = "absflow.LocalCheckpointFiles"
 
 
@@ -36,11 +39,20 @@ class Manager:
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"file:{self._folder}/{name}")
 
+    def begin(self, name: str, data: bytes, *, overwrite: bool = True) -> Any:
+        """A file with some bytes, to be closed or cancelled."""
+        out = self._manager.createAtomic(self._path(name), overwrite)
+        out.write(bytearray(data))
+        return out
+
     def write(self, name: str, data: bytes) -> None:
         """As Spark does with the state of a batch."""
-        out = self._manager.createAtomic(self._path(name), True)
-        out.write(bytearray(data))
-        out.close()
+        self.begin(name, data).close()
+
+    @property
+    def names(self) -> list[str]:
+        """All in the folder."""
+        return sorted(path.name for path in self._folder.iterdir())
 
     def read(self, name: str) -> bytes:
         """Its checksum is compared, if it has one."""
@@ -51,7 +63,7 @@ class Manager:
             file.close()
 
 
-@pytest.fixture(params=[None, f"{SPARKS}.FileSystemBasedCheckpointFileManager"])
+@pytest.fixture(params=[None, f"{SPARKS}.{BY_FILE_SYSTEM}"])
 def manager(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[Manager]:
@@ -62,35 +74,69 @@ def manager(
         yield Manager(spark, tmp_path / "state")
 
 
-def test_a_file_takes_the_place_of_an_older_one(manager: Manager, tmp_path: Path) -> None:
+def test_a_file_takes_the_place_of_an_older_one(manager: Manager) -> None:
     """With its checksum, and nothing is left aside."""
     for data in (b"the first run", b"the second run, which is longer"):
         manager.write("3.delta", data)
         assert manager.read("3.delta") == data
-    there = sorted(path.name for path in (tmp_path / "state").iterdir())
-    assert there == [".3.delta.crc", "3.delta"]
+    assert manager.names == [".3.delta.crc", "3.delta"]
 
 
-@pytest.mark.parametrize("left", ["an older checksum", "none"])
-def test_a_kill_between_file_and_checksum_leaves_a_file_that_can_be_read(
-    manager: Manager, tmp_path: Path, left: str
-) -> None:
-    """It has no checksum then; and the next run of the batch replaces both."""
+def test_the_files_of_a_log_do_not_replace(manager: Manager) -> None:
+    """Spark asks for that where two drivers must not write one batch."""
+    manager.write("7", b"of one driver")
+    later = manager.begin("7", b"of another", overwrite=False)
+    with pytest.raises(Py4JJavaError, match="FileAlreadyExistsException"):
+        later.close()
+    assert manager.read("7") == b"of one driver"
+    assert manager.names == [".7.crc", "7"]
+
+
+def test_what_is_cancelled_leaves_nothing(manager: Manager) -> None:
+    """As the state of a task that fails."""
     manager.write("3.delta", b"the first run")
-    checksum = tmp_path / "state" / ".3.delta.crc"
-    if left == "none":
-        checksum.unlink()
-        assert manager.read("3.delta") == b"the first run"
+    manager.begin("3.delta", b"the sec").cancel()
+    assert manager.read("3.delta") == b"the first run"
+    assert manager.names == [".3.delta.crc", "3.delta"]
+
+
+@pytest.mark.parametrize("size", [0, 1, 511, 512, 513, 100_000])
+def test_the_checksum_is_hadoops(spark: SparkSession, tmp_path: Path, size: int) -> None:
+    """So Hadoop sees a flipped bit when it reads the file, and no other."""
+    data = random.Random(size).randbytes(size)
+    with conf_set(spark, {MANAGER: f"{SPARKS}.{BY_FILE_SYSTEM}"}):
+        Manager(spark, tmp_path / "sparks").write("x", data)
+    with conf_set(spark, {MANAGER: None}):
+        StorageRoot.open(spark, str(tmp_path / "job"))
+        ours = Manager(spark, tmp_path / "ours")
+    ours.write("x", data)
+    sums = [(tmp_path / name / ".x.crc").read_bytes() for name in ("ours", "sparks")]
+    assert sums[0] == sums[1]
+    if size:
+        flipped = bytearray(data)
+        flipped[size // 2] ^= 1
+        (tmp_path / "ours" / "x").write_bytes(flipped)
+        with pytest.raises(Py4JJavaError, match="ChecksumException"):
+            ours.read("x")
+
+
+def test_a_kill_between_file_and_checksum_leaves_a_file_that_can_be_read(
+    manager: Manager, tmp_path: Path
+) -> None:
+    """It has no checksum then; and the next run of the batch has one again."""
+    manager.write("3.delta", b"the first run")
+    (tmp_path / "state" / ".3.delta.crc").unlink()
+    assert manager.read("3.delta") == b"the first run"
     manager.write("3.delta", b"the second run")
     assert manager.read("3.delta") == b"the second run"
-    assert checksum.exists()
+    assert manager.names == [".3.delta.crc", "3.delta"]
 
 
 def test_sparks_own_by_a_file_system_keeps_the_older_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Which is why it is not left in place; once it does, ours can go."""
-    with conf_set(spark, {MANAGER: f"{SPARKS}.FileSystemBasedCheckpointFileManager"}):
+    with conf_set(spark, {MANAGER: f"{SPARKS}.{BY_FILE_SYSTEM}"}):
         sparks = Manager(spark, tmp_path / "state")
     for data in (b"the first run", b"the second run"):
         sparks.write("3.delta", data)
