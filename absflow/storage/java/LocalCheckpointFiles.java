@@ -25,8 +25,8 @@ import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedChe
  *
  * <p>Spark's own by a FileSystem leaves the older one there and says nothing (with Hive's jars that
  * is Hive's ProxyLocalFileSystem): its state store then keeps what the first run of a batch has made,
- * while the query goes on with the second. Spark's own by a FileContext replaces. Both start a process for each file, and for its checksum, where Hadoop
- * has no native library.
+ * while the query goes on with the second. Spark's own by a FileContext replaces. Both start a
+ * process for each file, and one for its checksum, where Hadoop has no native library.
  */
 public class LocalCheckpointFiles extends FileSystemBasedCheckpointFileManager {
   public LocalCheckpointFiles(Path path, Configuration conf) {
