@@ -152,7 +152,7 @@ def test_state_at_every_checkpoint_is_what_had_not_expired(
     history.create_views("ttl_")
     view = spark.table("ttl_users_state").toPandas()
     rows = completed(spark, root / "job")
-    lost = 0
+    lost, moments = 0, []
     for row in rows:
         n, files = row["checkpoint_id"], read_until(row)
         due = visible(events, states[files], files, "1h")
@@ -163,7 +163,9 @@ def test_state_at_every_checkpoint_is_what_had_not_expired(
         assert_same_rows(table.to_pandas(), due, ["user"])
         # Behind the channel the rows of several batches come at once, so the numbers may be others.
         assert_same_rows(history.state("most", n).toPandas(), due[["user"]], ["user"])
-        assert history.state("moments", n).isEmpty()
+        # Nothing but what the micro-batch that came to the barrier has touched itself.
+        moments.append(history.state("moments", n).toPandas()["_touched"].nunique())
+    assert set(moments) <= {0, 1} and 0 in moments
     assert lost > 10
     # What expires costs no row of a snapshot: as many were written as users had rows, at most.
     wrote = sum(stage_of(row, "users")["rows_changed"] for row in rows)
