@@ -17,6 +17,11 @@ import absflow
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_STREAMING = "spark.sql.streaming"
+_MANAGER = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
 
 def add(rows: pa.Table, state: pa.Table, context: absflow.Context) -> absflow.Result:
     """A running sum per key."""
@@ -64,6 +69,8 @@ def session(name: str, memory: str = "3g", more: Mapping[str, str] | None = None
     # What is said of absflow itself there is the flights job's own.
     conf = dict(re.findall(r"^(spark\.(?!absflow)\S+)\s+(\S+)$", file.read_text(), re.MULTILINE))
     conf |= {"spark.driver.memory": memory, "spark.log.level": "OFF"}
+    # Spark's queries do not wait for processes that set modes and rename; absflow has its own class.
+    conf[f"{_STREAMING}.checkpointFileManagerClass"] = _MANAGER
     # As absflow's own tables and sinks have it; so every peer's sink has it, too.
     conf["spark.databricks.delta.properties.defaults.checkpointInterval"] = "100"
     conf |= more or {}
