@@ -69,7 +69,7 @@ def session(name: str, memory: str = "3g", more: Mapping[str, str] | None = None
     # What is said of absflow itself there is the flights job's own.
     conf = dict(re.findall(r"^(spark\.(?!absflow)\S+)\s+(\S+)$", file.read_text(), re.MULTILINE))
     conf |= {"spark.driver.memory": memory, "spark.log.level": "OFF"}
-    # Spark's queries do not wait for processes that set modes and rename; absflow has its own class.
+    # Peers do not wait for processes that rename a file of Spark's; absflow has a class of its own.
     conf[f"{_STREAMING}.checkpointFileManagerClass"] = _MANAGER
     # As absflow's own tables and sinks have it; so every peer's sink has it, too.
     conf["spark.databricks.delta.properties.defaults.checkpointInterval"] = "100"
