@@ -46,9 +46,16 @@ def declared_columns(stage: str, what: str, declared: str | StructType) -> pa.Sc
     """The columns of DDL or of Spark's own type.
 
     Raises:
-        GraphError: it is no DDL.
+        GraphError: it is no DDL, or has a type that Arrow does not know.
     """
-    return to_arrow_schema(declared_type(stage, what, declared), timezone="UTC")
+    type_ = declared_type(stage, what, declared)
+    try:
+        return to_arrow_schema(type_, timezone="UTC")
+    except PySparkException as error:
+        raise GraphError(
+            f"stage {stage!r}: {what} {declared!r} has a type that no stage can have "
+            f"({error.getMessage().splitlines()[0]})"
+        ) from error
 
 
 def declared_type(stage: str, what: str, declared: str | StructType) -> StructType:

@@ -269,7 +269,24 @@ def _process_functions(
                 f"({') or ('.join(ways)}); say which form it has, stage(..., form=...): "
                 f"{', '.join(map(repr, _ARGUMENTS))}"
             )
+        if other := _named_as(function, form):
+            raise GraphError(
+                f"stage {stage!r}: the arguments of the process function of {name!r} are named as "
+                f"those of form {other!r}: {inspect.signature(function)}. But its form is "
+                f"{form!r}, so it is called with ({') or ('.join(ways)}); say which form it has, "
+                "or name them so"
+            )
     return functions
+
+
+def _named_as(function: Callable[..., Any], form: str) -> str | None:
+    """Another form, if a function has the very names of that one's arguments; else None."""
+    try:
+        names = ", ".join(inspect.signature(function).parameters)
+    except ValueError:
+        return None  # some of C's have no signature
+    named = [other for other, ways in _ARGUMENTS.items() if names in ways]
+    return named[0] if named and form not in named else None
 
 
 def _processor(

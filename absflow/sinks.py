@@ -19,7 +19,7 @@ from absflow.sink_cut import SinkCut, SinkRestore, put_back
 from absflow.storage.delta import tables, transactions
 from absflow.storage.delta.columns import add_columns
 from absflow.storage.delta.log_back import LogBack, what_is_gone
-from absflow.storage.delta.names import unfit
+from absflow.storage.delta.names import unfit, unfit_type
 from absflow.storage.files import Files
 
 __all__ = [
@@ -173,6 +173,8 @@ class DeltaSink:
         """Refuse columns that no table could be made for; errors as of :class:`ChecksColumns`."""
         if why := unfit(schema):
             raise GraphError(f"sink {name!r}: {why}; rename the column in the stage's output")
+        if why := unfit_type(schema):
+            raise GraphError(f"sink {name!r}: {why}")
         if isinstance(self.partition_by, str):
             raise GraphError(
                 f"sink {name!r}: partition_by is the text {self.partition_by!r}, but a list of "

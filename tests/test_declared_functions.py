@@ -30,6 +30,10 @@ def per_row(state, row):
     return state, None
 
 
+def tables(rows, state, context):
+    return None
+
+
 def per_key(key, frames, state):
     return ()
 
@@ -73,6 +77,7 @@ def test_a_processor_declares_its_state(form: str, mode: str) -> None:
         ("a", asked(per_row, "per-row"), "has no state; give its columns"),
         ("a", asked(per_row, "per-row", state=INT, time_mode="EventTime"), "it is of the forms"),
         ("a", asked(per_row, "per row", state=INT), "form is 'per row', must be one of"),
+        ("a", asked(tables, "per-row", state=INT), "named as those of form 'arrow'.*is 'per-row'"),
         (
             "a",
             asked(per_row, "per-row", state=INT, on_timer=over_all),

@@ -66,8 +66,12 @@ def test_an_edge_is_direct_where_nothing_fans_out_or_in(
 def test_edges_that_become_channels_are_another_graph() -> None:
     """A channel that begins in the middle of an attempt would have no rows before."""
     stages = [stage("x", "a"), stage("y", "x")]
+    before = describe(checked(*stages, edges="auto"))
     with pytest.raises(GraphError, match=r"(?s)it writes a channel now.*restore\.from=latest"):
-        check_unchanged(checked(*stages), describe(checked(*stages, edges="auto")))
+        check_unchanged(checked(*stages), before)
+    with pytest.raises(GraphError, match=r"(?s)it writes a channel now.*no checkpoint.*begin anew"):
+        check_unchanged(checked(*stages), before, lambda: False)
+    check_unchanged(checked(*stages), describe(checked(*stages)), lambda: False)
 
 
 def test_a_shared_source_gets_a_forwarding_stage() -> None:

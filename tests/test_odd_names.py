@@ -7,6 +7,7 @@ from odd_names import REFUSED, TAKEN
 from absflow.columnar.process import Result
 from absflow.errors import GraphError
 from absflow.graph.check import check
+from absflow.graph.columns import check_channel, check_state
 from absflow.graph.nodes import SinkNode, SourceNode, StageNode
 from absflow.sinks import DeltaSink
 from absflow.storage.delta.names import same_name, unfit
@@ -116,6 +117,37 @@ def test_a10_names_within_structs_are_those_of_columns():
     twins = pa.map_(pa.string(), pa.struct([("A", pa.int64()), ("a", pa.int64())]))
     assert "'A' and 'a' within column 'm' for one" in unfit(pa.schema([("m", twins)]))
     assert unfit(pa.schema([("a", pa.struct([("a", pa.int64()), ("b.c", pa.int64())]))])) == ""
+
+
+VARIANT = pa.struct(
+    [("value", pa.binary()), pa.field("of", pa.binary(), metadata={"variant": "1"})]
+)
+
+
+@pytest.mark.parametrize("deep", [lambda of: of, pa.list_, lambda of: pa.map_(pa.string(), of)])
+@pytest.mark.parametrize(
+    ("of", "what"),
+    [
+        (pa.duration("us"), "an interval"),
+        (pa.time64("ns"), "a time of day"),
+        (VARIANT, "a variant"),
+    ],
+)
+def test_a_type_that_no_table_holds_is_refused(of, what, deep):
+    """Before the first start has written anything."""
+    schema = pa.schema([("n", pa.int64()), ("gap", deep(of))])
+    with pytest.raises(
+        GraphError, match=f"its state goes into a table, but column 'gap' .* {what}"
+    ):
+        check_state("s", ("k",), pa.schema([("k", pa.string())]), schema)
+    if of is VARIANT:
+        check_channel("s", schema, forwards=False)  # Delta can hold it
+        return
+    for forwards, whose in ((False, "the output of 's'"), (True, "the rows of source 's'")):
+        with pytest.raises(GraphError, match=f"{whose} .* channel, but column 'gap'"):
+            check_channel("s", schema, forwards=forwards)
+    with pytest.raises(GraphError, match="sink 'out': column 'gap'"):
+        DeltaSink("/x").check("out", schema)
 
 
 @pytest.mark.parametrize("what", ["job", "source", "stage", "sink"])

@@ -37,7 +37,7 @@ def ask(root: str, *, stop: bool, drain: bool, fire_timers: bool = False) -> tup
     if ended:
         raise NotFoundError(
             f"the job under {root!r} is not running (its driver, incarnation {incarnation}, has "
-            f"{ended}); a savepoint is taken by a running driver: start the job"
+            f"{ended}), so there is nothing to stop, and nobody to take a savepoint"
         )
     wanted = {"stop": stop, "drain": drain, "fire_timers": fire_timers}
     return _write(reader, incarnation=incarnation, **wanted), incarnation

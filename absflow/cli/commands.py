@@ -46,6 +46,7 @@ from absflow.cli.watch_command import watch_command
 from absflow.errors import AbsflowError, DeletionError
 from absflow.facts.records import CheckpointRecord
 from absflow.protocol.checkpoints import Status
+from absflow.protocol.retention.inventory import sentence
 
 __all__ = ["absflow"]
 
@@ -228,7 +229,7 @@ def gc(
     if as_json:
         click.echo(documents.text(documents.retention(record)))
         return
-    lines = [documents.sentence(action) for action in record.actions]
+    lines = [sentence(action) for action in record.actions]
     for line in lines or ["nothing is to be done"]:
         click.echo(line)
     for line in grouped(record.reasons):

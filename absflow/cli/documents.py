@@ -17,16 +17,7 @@ from absflow.facts.records import CheckpointRecord, stage_row
 from absflow.facts.stages import sentence_of
 from absflow.protocol.checkpoints import StageManifest, Status, own_reports
 from absflow.protocol.retention.failures import Failure
-from absflow.protocol.retention.inventory import (
-    Action,
-    Compact,
-    DeleteEpochs,
-    DeleteManifest,
-    DeleteSets,
-    DropChannels,
-    DropPositions,
-    DropWorkingDirectory,
-)
+from absflow.protocol.retention.inventory import sentence
 
 __all__ = [
     "cell",
@@ -38,7 +29,6 @@ __all__ = [
     "no_plan",
     "plain",
     "retention",
-    "sentence",
     "short",
     "state",
     "summary",
@@ -119,25 +109,6 @@ def deletion(record: DeletionRecord, answer: str) -> Document:
         "bytes": record.bytes,
         "answer": answer,
     }
-
-
-def sentence(action: Action) -> str:
-    """An action of retention in words."""
-    match action:
-        case DeleteManifest(n):
-            return f"delete checkpoint {n}"
-        case Compact(fact):
-            return f"compact sets {', '.join(map(str, fact.replaces))} of stage {fact.stage}"
-        case DeleteSets(stage, ids):
-            return f"delete sets {', '.join(map(str, ids))} of stage {stage}"
-        case DeleteEpochs(stage, attempt, upto):
-            return f"delete epochs up to {upto} of channel {stage}, attempt {attempt}"
-        case DropChannels(attempt):
-            return f"delete the channels of attempt {attempt}"
-        case DropWorkingDirectory(attempt):
-            return f"delete the working directory of attempt {attempt}"
-        case DropPositions(attempt):
-            return f"delete the positions of attempt {attempt}"
 
 
 def failure_sentence(failure: Failure) -> str:

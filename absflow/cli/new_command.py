@@ -63,6 +63,7 @@ def new_command(name: str) -> None:
         "spark-submit --properties-file job.conf job.py\n"
         "absflow history --properties-file job.conf\n"
         "absflow state visits --properties-file job.conf\n"
+        "python -m pip install --quiet 'absflow[testing]'\n"
         "python -m pytest test_job.py"
     )
 

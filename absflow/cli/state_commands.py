@@ -28,7 +28,7 @@ from absflow.cli.options import (
     waiting,
 )
 from absflow.cli.reader import Reader
-from absflow.errors import StorageError
+from absflow.errors import NotFoundError, StorageError
 from absflow.facts.stages import check_key, find_stage
 
 __all__ = ["changes_command", "diff_command", "export_command"]
@@ -81,6 +81,11 @@ def changes_command(
         rows = [{"checkpoint_id": n, "state": row and documents.plain(row)} for n, row in shown]
         click.echo(documents.text({"stage": stage, "key": documents.plain(asked), "changes": rows}))
         return
+    if all(row is None for _, row in found):
+        raise NotFoundError(
+            f"stage {stage!r} had no key {' '.join(key)} at any of the {len(found)} newest "
+            "checkpoints; absflow state shows which it has, --limit looks further back"
+        )
     names = [*reader.stages[stage].state]
     table = cells.table("checkpoint>", *names)
     for checkpoint_id, row in shown:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from absflow.cli import cells
-from absflow.cli.documents import cell, sentence, summary
+from absflow.cli.documents import cell, summary
 from absflow.cli.records import DeletionRecord, StateRecord
 from absflow.drawing.words import PHASES
 from absflow.facts.listing import HistoryRecord
@@ -19,6 +19,7 @@ from absflow.facts.stages import sentence_of
 from absflow.protocol.checkpoints import Kind, StageManifest, StageReport, Status, own_reports
 from absflow.protocol.event_time import holding_back, to_datetime
 from absflow.protocol.load import Backlog
+from absflow.protocol.retention.inventory import sentence
 
 __all__ = [
     "deletion",

@@ -197,6 +197,7 @@ def _result(
             raise ResultError(f"returned {made!r}, but (state, outputs) is expected")
         after[key], outputs = made
         if outputs is not None:
+            _check_rows(outputs, context.output)
             emitted.extend(outputs)
         if timers is not None and after[key] is None:
             timers.forgotten()
@@ -211,6 +212,16 @@ def _result(
         timers=added,
         delete_timers=removed,
     )
+
+
+def _check_rows(outputs: object, schema: pa.Schema) -> None:
+    """Refuse what is no rows at all, and one row where a list of them is expected."""
+    one = isinstance(outputs, tuple) and bool(outputs) and not isinstance(outputs[0], tuple)
+    if one or isinstance(outputs, str | bytes) or not isinstance(outputs, Iterable):
+        raise ResultError(
+            f"returned {outputs!r} as its outputs, but a list of tuples is expected, one for each "
+            f"row: [({', '.join(schema.names)})]"
+        )
 
 
 def state_rows(state: pa.Table, changed: Sequence[int], values: pa.Table) -> pa.Table:

@@ -157,7 +157,10 @@ def check_key(columns: StageColumns, asked: Collection[str]) -> None:
     has = f"stage {columns.stage!r} has the key columns {_names(columns.key)}"
     unknown = [name for name in asked if name not in columns.key]
     if unknown:
-        raise NotFoundError(f"{_names(unknown)} is no key column; {has}")
+        raise NotFoundError(
+            f"{_names(unknown)} is no key column; {has}; a key is a value for each, as "
+            f"{{{columns.key[0]!r}: ...}}, and --key {columns.key[0]}=... on the command line"
+        )
     missing = [name for name in columns.key if name not in asked]
     if missing:
         raise NotFoundError(f"the key lacks {_names(missing)}; {has}; a null is given as None")

@@ -1,4 +1,4 @@
-"""Which names the columns of a stage may have.
+"""Which names and types the columns of a stage may have.
 
 The rows of a source travel in pages, where any name will do. What goes into a table must have a
 name that Delta takes and that is none of absflow's own.
@@ -13,7 +13,7 @@ import pyarrow as pa
 from absflow.columnar.pages import CHANNEL_FIELDS, TIME_FIELDS
 from absflow.columnar.state import DELETED, HIDDEN_COLUMNS, MODIFIED
 from absflow.errors import GraphError
-from absflow.storage.delta.names import same_name, unfit
+from absflow.storage.delta.names import same_name, unfit, unfit_type
 
 __all__ = ["check_channel", "check_input", "check_output", "check_state"]
 
@@ -70,6 +70,8 @@ def check_state(stage: str, key: tuple[str, ...], keys: pa.Schema, state: pa.Sch
             f"stage {stage!r}: its key and state columns go into a table, but {why}; rename the "
             "column (a key where the source is selected)"
         )
+    if why := unfit_type(state, values=True):
+        raise GraphError(f"stage {stage!r}: its state goes into a table, but {why}")
 
 
 def check_output(stage: str, schema: pa.Schema) -> None:
@@ -96,6 +98,9 @@ def check_channel(stage: str, schema: pa.Schema, *, forwards: bool) -> None:
             f"source {stage!r} is read by several inputs, so its rows go through a table, but "
             f"{why}; select the column under another name"
         )
+    if of_type := unfit_type(schema):
+        what = f"the rows of source {stage!r} go" if forwards else f"the output of {stage!r} goes"
+        raise GraphError(f"{what} through a table, a channel, but {of_type}")
     if why:
         raise GraphError(
             f"stage {stage!r}: its output goes into a table, its channel, but {why}; rename the "

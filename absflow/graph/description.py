@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -65,23 +65,34 @@ def differences(
     return found
 
 
-def check_unchanged(graph: Graph, before: dict[str, dict[str, object]]) -> None:
+def check_unchanged(
+    graph: Graph,
+    before: dict[str, dict[str, object]],
+    has_checkpoint: Callable[[], bool] = lambda: True,
+) -> None:
     """Refuse to go on with state that another graph has written.
 
     Args:
         graph: the graph of this start.
         before: what :func:`describe` said when the attempt was started.
+        has_checkpoint: whether there is a checkpoint to restore from; asked if the graph differs.
 
     Raises:
         GraphError: naming every difference.
     """
     found = differences(before, describe(graph))
     if found:
+        advice = (
+            "Restore from a checkpoint (spark.absflow.restore.from=latest), or go back to the old "
+            "graph"
+            if has_checkpoint()
+            else "There is no checkpoint to restore from. Go back to the old graph; or, to begin "
+            "anew, delete the storage root and the tables of the job's sinks"
+        )
         raise GraphError(
             "the job's graph is not the one whose state lies under this storage root:\n  "
             + "\n  ".join(found)
-            + "\nRestore from a checkpoint (spark.absflow.restore.from=latest), or go back to the "
-            "old graph"
+            + f"\n{advice}"
         )
 
 

@@ -89,7 +89,8 @@ class Settings:
         for setting in SETTINGS:
             text = given.get(setting.name, setting.default)
             if text is None:
-                problems.append(f"{PREFIX}{setting.name} is not set; {setting.doc.lower()}")
+                name, doc = PREFIX + setting.name, setting.doc
+                problems.append(f"{name} is not set; give {name}=/path/of/the/job: {doc}")
                 continue
             try:
                 values[setting.field] = setting.parse(text)

@@ -105,7 +105,7 @@ def test_a_savepoint_of_a_dead_job_is_refused_at_once(root):
     hold(f"file:{root.path}", lambda: None).release()
     assert failure(root, "savepoint") == (
         f"absflow: the job under {str(root.path)!r} is not running (its driver, incarnation 2, has "
-        "gone); a savepoint is taken by a running driver: start the job"
+        "gone), so there is nothing to stop, and nobody to take a savepoint"
     )
     assert requests(root) == []
 

@@ -51,6 +51,9 @@ def test_what_a_key_has_been(root):
 
 def test_a_key_that_is_no_key(root):
     assert "has the key columns" in failure(root, "changes", "x", "--key", "k=b")
+    said = failure(root, "changes", "x", "--key", "k=nobody", "--key", "d=1")
+    assert "had no key k=nobody d=1 at any of the 4 newest checkpoints" in said
+    assert "--key k=..." in failure(root, "changes", "x", "--key", "nobody")
     assert "no stage" in failure(root, "changes", "y", "--key", "k=b")
 
 

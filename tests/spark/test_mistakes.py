@@ -72,6 +72,11 @@ def test_control_c_ends_a_job_that_goes_on_later(spark: SparkSession, tmp_path: 
     check(spark, tmp_path, run(spark, tmp_path), 4)
 
 
+def nothing(state: object, row: object) -> tuple[object, object]:
+    """A row of state where the rows to emit are expected."""
+    return None, 3
+
+
 def test_a_root_of_another_job_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """Every difference of the graphs is named, and nothing is changed."""
     write_source(tmp_path / "a", files=2, rows=50, seed=2)
@@ -85,6 +90,32 @@ def test_a_root_of_another_job_is_refused(spark: SparkSession, tmp_path: Path) -
         words = "  stage 'left' is gone\n  stage 'tally' is gone\n  stage 'sums' is new\n"
         with pytest.raises(absflow.GraphError, match=words):
             job.start()
+    assert durable_files(tmp_path / "job") == before
+
+
+def test_another_graph_where_no_checkpoint_was_completed_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Nobody is sent to a checkpoint that is not there; what to delete is said."""
+    write_source(tmp_path / "a", files=2, rows=50, seed=2)
+
+    def job(state: str) -> absflow.Job:
+        job = absflow.Job("sums", spark)
+        frame = spark.readStream.schema(ROWS).parquet(str(tmp_path / "a"))
+        rows = job.source("a", frame, bounded=True)
+        job.stage(
+            "sums", rows, key="k", state=state, output="k string", process=nothing, form="per-row"
+        )
+        return job
+
+    with settings(spark, conf(tmp_path)), pytest.raises(absflow.JobFailedError, match="outputs"):
+        job("n long").start().await_termination(timeout=120)
+    before = durable_files(tmp_path / "job")
+    for more in ({}, {"restore__from": "latest"}):
+        words = "(?s)state column 'm' .* is added.*There is no checkpoint.*delete the storage root"
+        with settings(spark, conf(tmp_path, **more)):
+            with pytest.raises(absflow.GraphError, match=words):
+                job("m long").start()
     assert durable_files(tmp_path / "job") == before
 
 

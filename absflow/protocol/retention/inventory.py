@@ -26,6 +26,7 @@ __all__ = [
     "Pending",
     "RetentionPolicy",
     "Sink",
+    "sentence",
 ]
 
 
@@ -237,3 +238,22 @@ Action = (
     | DropWorkingDirectory
     | DropPositions
 )
+
+
+def sentence(action: Action) -> str:
+    """An action of retention in words."""
+    match action:
+        case DeleteManifest(n):
+            return f"delete checkpoint {n}"
+        case Compact(fact):
+            return f"compact sets {', '.join(map(str, fact.replaces))} of stage {fact.stage}"
+        case DeleteSets(stage, ids):
+            return f"delete sets {', '.join(map(str, ids))} of stage {stage}"
+        case DeleteEpochs(stage, attempt, upto):
+            return f"delete epochs up to {upto} of channel {stage}, attempt {attempt}"
+        case DropChannels(attempt):
+            return f"delete the channels of attempt {attempt}"
+        case DropWorkingDirectory(attempt):
+            return f"delete the working directory of attempt {attempt}"
+        case DropPositions(attempt):
+            return f"delete the positions of attempt {attempt}"

@@ -55,6 +55,7 @@ from absflow.protocol.retention.inventory import (
     DropPositions,
     DropWorkingDirectory,
     RetentionPolicy,
+    sentence,
 )
 from absflow.protocol.retention.plan import compact, plan
 from absflow.spark.control.compaction import write_compacted_set
@@ -288,13 +289,14 @@ class Retention:
         owed = unanswered(self._spark, self._layout, asked)
         ids = {n for deletion in owed for n in deletion.checkpoint_ids}
         for verdict in obey(self._gather(ids).inventory, owed) if owed else ():
-            _LOG.info("retention: %s", verdict)
+            said = verdict.refused or f"delete checkpoints {', '.join(map(str, verdict.delete))}"
+            _LOG.info("retention: request %s: %s", verdict.request, said)
             write(FactWanted(verdict.delete, verdict.request, verdict.refused))
 
     def _do(self, action: Action, found: JobInventory) -> None:
         layout = self._layout
         if not isinstance(action, DeleteManifest):
-            _LOG.info("retention: %s", action)
+            _LOG.info("retention: %s", sentence(action))
         match action:
             case DeleteManifest():
                 pass  # they are facts, which were written first

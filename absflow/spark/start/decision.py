@@ -140,7 +140,7 @@ def decide_start(root: StorageRoot, job: JobSpec) -> StartDecision:
         _warn_of_failed(facts, start.attempt)
     decision = StartDecision(-1 if found is None else found, facts, start, restore)
     if decision.started is not None:
-        check_unchanged(job.graph, decision.started)
+        check_unchanged(job.graph, decision.started, lambda: _has_checkpoint(root))
         if not all("ranges" in stage for stage in decision.started.values()):
             raise GraphError(
                 f"attempt {start.attempt} was begun by an older absflow, which kept the state of "
@@ -187,6 +187,14 @@ def _start(
         _LOG.warning("spark.absflow.restore.from is latest, but %s; nothing is restored", error)
     start = decide(known, None, written)
     return start, plan_restore(root, job, start) if isinstance(start, Restore) else None
+
+
+def _has_checkpoint(root: StorageRoot) -> bool:
+    """Whether a completed checkpoint is there, for a restore."""
+    if not tables.exists(root.files, root.layout.checkpoints):
+        return False  # the first start has failed before
+    facts = FactReader(SparkStorageReader(root.spark), root.layout)
+    return bool(facts.known(triggers=False).there)
 
 
 def _written(root: StorageRoot, attempts: Sequence[AttemptRecord]) -> Collection[int]:

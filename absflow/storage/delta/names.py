@@ -1,4 +1,4 @@
-"""Names of columns that no Delta table can have."""
+"""Names and types of columns that no Delta table can have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyarrow import types
 
-__all__ = ["same_name", "unfit"]
+__all__ = ["same_name", "unfit", "unfit_type"]
 
 # Without column mapping, which takes a table away from readers that do not know it.
 _REFUSED = {" ": "a space", "\n": "a line break", "\t": "a tab", **{c: c for c in ",;{}()="}}
@@ -26,6 +26,37 @@ def unfit(schema: pa.Schema) -> str:
         if not name or "\0" in name:
             return f"a Delta table takes no column {name!r}{where}, for that is no name"
     return _twins(schema, "")
+
+
+def unfit_type(schema: pa.Schema, *, values: bool = False) -> str:
+    """Which of these columns has a type that no Delta table can have; empty if none has.
+
+    Args:
+        schema: the columns.
+        values: a function gives them one by one; a variant has no value in Python.
+    """
+    for field in schema:
+        for leaf in _leaves(field):
+            if types.is_duration(leaf.type):
+                said = (
+                    "an interval, which no Delta table can hold; make it a number, as a long of ms"
+                )
+            elif types.is_time(leaf.type):
+                said = "a time of day, which no Delta table can hold; make it a number or a string"
+            elif values and leaf.metadata and leaf.metadata.get(b"variant"):
+                said = "a variant, of which a function has no values; make it a string, of JSON"
+            else:
+                continue
+            return f"column {field.name!r} is or has {said}"
+    return ""
+
+
+def _leaves(field: pa.Field) -> Iterator[pa.Field]:
+    """The field, and all within it."""
+    yield field
+    if types.is_nested(field.type):
+        for place in range(field.type.num_fields):
+            yield from _leaves(field.type.field(place))
 
 
 def same_name(name: str) -> str:
