@@ -111,8 +111,8 @@ def head(record: CheckpointRecord) -> Table:
         ended = f"{cells.time(record.ended_at)} UTC, after {cells.duration(record.duration_ms)}"
         lines.append((record.status.value.lower(), ended))
     if record.reason:
-        sentence = sentence_of(record.reason)
-        lines.append(("reason", f"{record.reason}: {sentence}" if sentence else record.reason))
+        why = sentence_of(record.reason)
+        lines.append(("reason", f"{record.reason}: {why}" if why else record.reason))
     if record.abandoned:
         lines.append(("abandoned", "by a restore to an older one; latest never means it"))
     if record.cause:
