@@ -93,7 +93,7 @@ def test_the_checkpoint_of_a_time(root, started):
 def test_from_and_at_are_one_or_the_other(root, started, given):
     done = restore(root, *given)
     assert (done.exit_code, started) == (2, [])
-    assert "Give one of --from and --at" in done.stderr
+    assert "of --from and --at; give one" in done.stderr
 
 
 def test_a_time_needs_a_root_that_is_known_here(started):

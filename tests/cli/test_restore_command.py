@@ -334,7 +334,7 @@ def test_the_storage_root_may_be_the_programs_own(small, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("job.py",), "Give one of --from and --at"),
+        (("job.py",), "found none of --from and --at; give one"),
         (("--from", "latest"), "Missing argument 'SCRIPT'"),
         (("--from", "newest", "job.py"), "'newest' is not latest, a checkpoint's id, PATH#ID"),
         (("--from", "4", "--json", "job.py"), "give --plan, too"),
