@@ -124,7 +124,8 @@ def test_a_report_that_is_of_no_use_is_a_line(caplog: pytest.LogCaptureFixture) 
     log(ReportDiscarded(4, "x", Unexpected.LATE), "flights", 2)
     (record,) = caplog.records
     assert record.getMessage() == (
-        "the report of stage x for checkpoint 4 came when that had ended; nothing is lost, "
+        "the report of stage x for checkpoint 4 came when that had ended, as behind a start, "
+        "which runs a micro-batch again; nothing is lost, "
         "the next one has what it had"
     )
     assert record.absflow == {  # type: ignore[attr-defined]

@@ -46,7 +46,8 @@ _LOG = logging.getLogger("absflow.job")
 FORMATS = ("text", "json")
 # Why a stage's report is of no use, and that this does no harm.
 _USELESS = {
-    Unexpected.LATE: "came when that had ended; nothing is lost, the next one has what it had",
+    Unexpected.LATE: "came when that had ended, as behind a start, which runs a micro-batch again; "
+    "nothing is lost, the next one has what it had",
     Unexpected.DUPLICATE: "came twice, as when a micro-batch runs again; it counts once",
     Unexpected.UNKNOWN: "is of none that this driver waits for; nothing is lost",
 }
