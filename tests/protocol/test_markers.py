@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -30,6 +30,7 @@ def branch(*parts: tuple[int, int | None]) -> Branch:
         ({1: 8, 2: 12}, branch((3, None), (1, 6)), 6),  # beside the branch of attempt 2
         ({1: 3, 2: 12}, branch((3, None), (1, 6)), 3),  # (3, 6] was never published
         ({1: 8, 2: 12}, branch((3, None), (2, 10), (1, 6)), 10),
+        ({1: 2, 3: 1}, branch((3, None), (1, 2)), 2),  # begun with 1, and then published 2
     ],
 )
 def test_what_a_lane_holds(published: dict[int, int], now: Branch, expected: int) -> None:
@@ -81,7 +82,11 @@ class World:
         return branch_of(ROOT, self.attempts, self.completed, {})
 
     def publish(self, most: int) -> None:
-        """What a start owes, in order, so many at most."""
+        """What a start owes, in order, so many at most; it claims the lane first."""
+        attempt = self.attempts[-1].attempt
+        if attempt not in self.marker.published:
+            newest = held([self.marker], self.branch()) or 0
+            self.marker = replace(self.marker, published={**self.marker.published, attempt: newest})
         last = held([self.marker], self.branch()) or 0
         for owed in unpublished(ROOT, self.attempts, self.completed, {}, last)[:most]:
             assert self.marker.rows_of(owed.attempt, owed.checkpoint_id) == 0

@@ -145,11 +145,13 @@ def held(markers: Sequence[Marker], branch: Branch) -> int | None:
 
 
 def _held(marker: Marker, branch: Branch) -> int:
-    """Publications follow the branch, so the newest of its attempts that has any says it."""
-    for attempt, upto in branch.parts:
-        if published := marker.published.get(attempt, 0):
-            return published if upto is None else min(published, upto)
-    return 0
+    """Publications follow the branch; the one that is farthest says it.
+
+    That may be of an older attempt: a new one begins with what is there, and what the older one
+    still owed comes behind that, as its own.
+    """
+    found = ((marker.published.get(attempt, 0), upto) for attempt, upto in branch.parts)
+    return max((n if upto is None else min(n, upto) for n, upto in found), default=0)
 
 
 def withdrawn(markers: Sequence[Marker], branch: Branch) -> list[Withdrawn]:
