@@ -17,8 +17,8 @@ import absflow
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_STREAMING = "spark.sql.streaming"
-_MANAGER = (
+_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+_PEERS_FILES = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 
@@ -70,7 +70,7 @@ def session(name: str, memory: str = "3g", more: Mapping[str, str] | None = None
     conf = dict(re.findall(r"^(spark\.(?!absflow)\S+)\s+(\S+)$", file.read_text(), re.MULTILINE))
     conf |= {"spark.driver.memory": memory, "spark.log.level": "OFF"}
     # Peers do not wait for processes that rename a file of Spark's; absflow has a class of its own.
-    conf[f"{_STREAMING}.checkpointFileManagerClass"] = _MANAGER
+    conf[_FILES] = _PEERS_FILES
     # As absflow's own tables and sinks have it; so every peer's sink has it, too.
     conf["spark.databricks.delta.properties.defaults.checkpointInterval"] = "100"
     conf |= more or {}

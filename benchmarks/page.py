@@ -15,7 +15,6 @@ The sizes take turns. Prints medians; with ``--write`` the figures go to ``docs/
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -116,7 +115,7 @@ def main() -> None:
     parser = arguments("The checkpoint page of a long history.", "of each size", 5, 2)
     asked = parser.parse_args()
     runs: dict[str, dict[int, list[float]]] = {}
-    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder, chromium() as browser:
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         roots = {count: root(Path(folder), count) for count in COUNTS}
         for _ in range(asked.runs):
             for count, of in roots.items():

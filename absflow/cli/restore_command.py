@@ -102,8 +102,8 @@ def restore_command(
     if as_json and not plan_only:
         raise click.UsageError("--json is for the plan; give --plan, too")
     if (source is None) == (at is None):
-        both = "both" if source is not None else "none"
-        raise click.UsageError(f"found {both} of --from and --at; give one, to name the checkpoint")
+        seen = "none" if source is None else "both"
+        raise click.UsageError(f"found {seen} of --from and --at; give one, to name the checkpoint")
     root = storage or (None if properties_file else os.environ.get(STORAGE_VARIABLE))
     settings = {**({STORAGE_SETTING: root} if root else {}), **dict(map(pair, conf))}
     if not Path(script).exists() and ":/" not in script:

@@ -36,14 +36,14 @@ def unfit_type(schema: pa.Schema, *, values: bool = False) -> str:
         values: a function gives them one by one; a variant has no value in Python.
     """
     for field in schema:
-        for leaf in _leaves(field):
-            if types.is_duration(leaf.type):
+        for part in _within(field):
+            if types.is_duration(part.type):
                 said = (
                     "an interval, which no Delta table can hold; make it a number, as a long of ms"
                 )
-            elif types.is_time(leaf.type):
+            elif types.is_time(part.type):
                 said = "a time of day, which no Delta table can hold; make it a number or a string"
-            elif values and leaf.metadata and leaf.metadata.get(b"variant"):
+            elif values and part.metadata and part.metadata.get(b"variant"):
                 said = "a variant, of which a function has no values; make it a string, of JSON"
             else:
                 continue
@@ -51,12 +51,12 @@ def unfit_type(schema: pa.Schema, *, values: bool = False) -> str:
     return ""
 
 
-def _leaves(field: pa.Field) -> Iterator[pa.Field]:
+def _within(field: pa.Field) -> Iterator[pa.Field]:
     """The field, and all within it."""
     yield field
     if types.is_nested(field.type):
         for place in range(field.type.num_fields):
-            yield from _leaves(field.type.field(place))
+            yield from _within(field.type.field(place))
 
 
 def same_name(name: str) -> str:
