@@ -59,7 +59,10 @@ def doctor_command(properties_file: Path | None, conf: tuple[str, ...], as_json:
     settings = dict(map(pair, conf))
     if (properties_file or settings) and all(check.holds for check in checks):
         with waiting("starting Spark"):
-            checks += _spark_checks(settings, properties_file)
+            inside = _spark_checks(settings, properties_file)
+        # What Spark says of Java is what counts; twice would be one line too many.
+        names = {check.what for check in inside}
+        checks = [*(check for check in checks if check.what not in names), *inside]
         if root := settings.get(STORAGE_SETTING) or given_root(properties_file):
             checks.append(_job_check(root))
     wrong = [check for check in checks if not check.holds]

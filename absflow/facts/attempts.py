@@ -73,7 +73,7 @@ def plain_root(root: str) -> str:
 def read_attempts(reader: StorageReader, layout: Layout) -> tuple[AttemptRecord, ...]:
     """Every fact of the table: a few for each start of a driver."""
     rows = reader.table(layout.attempts, _COLUMNS).to_pylist()
-    return tuple(map(attempt_record, rows))
+    return tuple(attempt_record(row, layout.root) for row in rows)
 
 
 def stages_under(reader: StorageReader, layout: Layout) -> Stages:

@@ -49,6 +49,7 @@ __all__ = [
     "details_of",
     "manifest_of",
     "millis",
+    "origin_text",
     "ready_of",
     "request_row",
     "sentence_of",
@@ -215,14 +216,19 @@ def written_savepoints(rows: Iterable[Mapping[str, Any]]) -> dict[int, WrittenSa
     }
 
 
-def attempt_record(row: Mapping[str, Any]) -> AttemptRecord:
-    """The record of a row of ``attempts``."""
+def attempt_record(row: Mapping[str, Any], root: str) -> AttemptRecord:
+    """The record of a row of ``attempts``.
+
+    Args:
+        row: the row.
+        root: the storage root that the table lies under, as its reader names it.
+    """
     known = {kind.value: kind for kind in AttemptFact}
     return AttemptRecord(
         row["attempt"],
         row["incarnation"],
         known.get(row["kind"]),
-        _origin(row.get("restored_from")),
+        _origin(row.get("restored_from"), root),
         row.get("details"),
     )
 
@@ -265,11 +271,16 @@ def _ready(details: Mapping[str, Any]) -> Ready:
     return Ready(**{**details, "control": (control[0], control[1])})
 
 
-def _origin(text: str | None) -> Origin | None:
+def origin_text(origin: Origin, root: str) -> str:
+    """``#ID`` of a checkpoint of this root, so that a root may get another name; ``ROOT#ID``."""
+    return f"#{origin.checkpoint_id}" if origin.root == root else str(origin)
+
+
+def _origin(text: str | None, here: str) -> Origin | None:
     if text is None:
         return None
     root, _, checkpoint_id = text.rpartition("#")
-    return Origin(root, int(checkpoint_id))
+    return Origin(root or here, int(checkpoint_id))
 
 
 def compacted_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Compacted, ...]:

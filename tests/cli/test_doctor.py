@@ -157,6 +157,7 @@ def test_the_doctor_starts_spark_as_the_job_would(tmp_path):
     assert done.exit_code == 1
     lines = done.stdout.splitlines()
     assert "ok    Spark: 4.2.0" in lines
+    assert sum("Java:" in line for line in lines) == 1
     assert any(line.startswith("ok    pyarrow on workers (") for line in lines)
     wrong = [line for line in lines if line.startswith("WRONG")]
     assert [line.split(":")[0] for line in wrong] == [

@@ -95,6 +95,22 @@ def test_a10_a_relative_root_is_the_same_root(tmp_path, monkeypatch):
     assert document(tmp_path.name, "gc", "--dry-run") == due
 
 
+def test_a_root_that_is_moved_keeps_its_restores(tmp_path):
+    """They are no forks then: what was abandoned is, and what is due to go is the same."""
+    write_small_root(tmp_path / "then")
+    attempts = DeltaTable(tmp_path / "then/attempts").to_pyarrow_table().to_pylist()
+    for row in attempts:
+        row |= {"attempt": 2, "incarnation": 3, "restored_from": "#6"}
+    restored = pa.Table.from_pylist(attempts, ATTEMPTS)
+    write_deltalake(tmp_path / "then/attempts", restored, mode="append")
+    due = document(tmp_path / "then", "gc", "--dry-run")
+    history = document(tmp_path / "then", "history")
+    (tmp_path / "then").rename(tmp_path / "now")
+    assert document(tmp_path / "now", "gc", "--dry-run") == due
+    assert document(tmp_path / "now", "history") == history
+    assert document(tmp_path / "now", "status")["restored_from"] == f"{tmp_path}/now#6"
+
+
 def test_a10_the_last_number_sign_is_before_the_id():
     """Of what `restore.from` names, and of what an attempt says it was restored from."""
     target = parse_target("/a#1/b#c#7")

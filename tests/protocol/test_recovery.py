@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from absflow.facts.records import attempt_record, attempts_of, written_savepoints
+from absflow.facts.records import (
+    attempt_record,
+    attempts_of,
+    origin_text,
+    written_savepoints,
+)
 from absflow.protocol.recovery.attempts import (
     Attempt,
     Begin,
@@ -71,7 +76,7 @@ class Life:
     def attempts(self):
         names = ("attempt", "kind", "restored_from", "incarnation")
         rows = (dict(zip(names, row, strict=True)) for row in self.rows)
-        return attempts_of(map(attempt_record, rows))
+        return attempts_of(attempt_record(row, ROOT) for row in rows)
 
     @property
     def written(self):
@@ -328,11 +333,11 @@ def test_attempts_are_read_from_their_facts():
         {"attempt": 0, "kind": "WRITTEN", "restored_from": None, "incarnation": 2},
         {"attempt": 2, "kind": "of a later version", "restored_from": None, "incarnation": 4},
     ]
-    assert attempts_of(map(attempt_record, rows)) == [
+    assert attempts_of(attempt_record(row, ROOT) for row in rows) == [
         Attempt(1, None, True, 1, failed=True),
         Attempt(2, Origin("s3a://b/a#b", 12), False, 4, restored=True),
     ]
-    assert str(attempt_record(rows[0]).origin) == "s3a://b/a#b#12"
+    assert str(attempt_record(rows[0], ROOT).origin) == "s3a://b/a#b#12"
 
 
 @pytest.mark.parametrize(
@@ -378,6 +383,10 @@ def test_what_is_no_target_is_refused(text):
 
 @given(st.builds(Origin, st.text(min_size=1), st.integers(1, 10**18 - 1)))
 def test_an_origin_is_read_as_it_is_written(origin):
-    """Whatever its path is."""
-    row = {"attempt": 1, "kind": "STARTED", "restored_from": str(origin), "incarnation": 0}
-    assert attempts_of([attempt_record(row)]) == [Attempt(1, origin)]
+    """Whatever its path is; one of the same root goes where the root goes."""
+    row = {"attempt": 1, "kind": "STARTED", "incarnation": 0}
+    written = {**row, "restored_from": origin_text(origin, ROOT)}
+    assert attempts_of([attempt_record(written, ROOT)]) == [Attempt(1, origin)]
+    written = {**row, "restored_from": origin_text(origin, origin.root)}
+    moved = Origin(OTHER, origin.checkpoint_id)
+    assert attempts_of([attempt_record(written, OTHER)]) == [Attempt(1, moved)]

@@ -29,7 +29,7 @@ from absflow.columnar.pages import channel_schema
 from absflow.errors import AbsflowError, FencedError, GraphError
 from absflow.facts.claim import Claim, begin_on
 from absflow.facts.lock import hold
-from absflow.facts.records import Ready
+from absflow.facts.records import Ready, origin_text
 from absflow.facts.writer import FactWriter
 from absflow.graph.description import describe, fingerprint, topology
 from absflow.protocol import event_time
@@ -294,7 +294,8 @@ def _claim_attempt(
         name: {**stage, "table": histories[name], "ranges": ranges, "order": order}
         for name, stage in describe(job.graph).items()
     }
-    source = str(decision.restore.origin) if decision.restore else None
+    restore = decision.restore
+    source = origin_text(restore.origin, root.layout.root) if restore else None
     claim.record(decision.attempt, AttemptFact.STARTED, stages, source)
     return stages
 
