@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import compress
 from statistics import median
 
 from absflow.drawing import words
@@ -21,7 +22,15 @@ from absflow.protocol.known import Known, Trigger
 from absflow.protocol.recovery.attempts import Origin
 from absflow.protocol.recovery.branch import branch_of, latest
 
-__all__ = ["HistoryRecord", "by_time", "checkpoints", "latest_id", "newest", "sought"]
+__all__ = [
+    "HistoryRecord",
+    "bar_lengths",
+    "by_time",
+    "checkpoints",
+    "latest_id",
+    "newest",
+    "sought",
+]
 
 # A notebook's table has so many checkpoints, and these columns.
 _ROWS = 10
@@ -60,13 +69,27 @@ class HistoryRecord:
         """As a notebook shows it, under a title."""
         pairs = [(status.value.lower(), words.count(n)) for status, n in self.counts.items()]
         pairs.append(("median duration", words.duration(self.median_duration_ms)))
-        boxes = bars_of([float(record.duration_ms or 0) for record in self.shown])
+        boxes = bars_of(bar_lengths(self.shown))
         bars = [record.bar(box) for record, box in zip(self.shown, boxes, strict=True)]
         rows = [_cells(record) for record in self.shown[: -_ROWS - 1 : -1]]
         parts = [headed(title), named(pairs)]
         if bars:
             parts += [strip_picture(bars), table(_COLUMNS, rows, (0, 2, 4, 5, 6))]
         return fragment(*parts)
+
+
+def bar_lengths(records: Iterable[CheckpointRecord]) -> list[float]:
+    """How long the bar of each is in a strip.
+
+    The duration; of what was not completed at most the longest of those that were. A checkpoint
+    that a dead driver has left is aborted when the next one starts, be it on the next day, and
+    would leave nothing to be seen of the others.
+    """
+    records = list(records)
+    lengths = [float(record.duration_ms or 0) for record in records]
+    whole = [record.status is Status.COMPLETED for record in records]
+    most = max(compress(lengths, whole), default=max(lengths, default=0.0))
+    return [min(length, most) for length in lengths]
 
 
 def _cells(record: CheckpointRecord) -> tuple[str, ...]:

@@ -49,7 +49,6 @@ __all__ = [
     "details_of",
     "manifest_of",
     "millis",
-    "origin_text",
     "ready_of",
     "request_row",
     "sentence_of",
@@ -224,11 +223,12 @@ def attempt_record(row: Mapping[str, Any], root: str) -> AttemptRecord:
         root: the storage root that the table lies under, as its reader names it.
     """
     known = {kind.value: kind for kind in AttemptFact}
+    origin = row.get("restored_from")
     return AttemptRecord(
         row["attempt"],
         row["incarnation"],
         known.get(row["kind"]),
-        _origin(row.get("restored_from"), root),
+        None if origin is None else Origin.read(origin, root),
         row.get("details"),
     )
 
@@ -269,18 +269,6 @@ def _ready(details: Mapping[str, Any]) -> Ready:
     """The details of a READY fact; of a written savepoint it says less."""
     control = details.get("control", (0, 0))
     return Ready(**{**details, "control": (control[0], control[1])})
-
-
-def origin_text(origin: Origin, root: str) -> str:
-    """``#ID`` of a checkpoint of this root, so that a root may get another name; ``ROOT#ID``."""
-    return f"#{origin.checkpoint_id}" if origin.root == root else str(origin)
-
-
-def _origin(text: str | None, here: str) -> Origin | None:
-    if text is None:
-        return None
-    root, _, checkpoint_id = text.rpartition("#")
-    return Origin(root or here, int(checkpoint_id))
 
 
 def compacted_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Compacted, ...]:

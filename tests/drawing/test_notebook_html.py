@@ -14,7 +14,7 @@ from absflow.columnar.expiry import Expiry
 from absflow.columnar.process import Result
 from absflow.columnar.timers import Domain
 from absflow.drawing.html import escaped, facts, fragment, style, table
-from absflow.facts.listing import HistoryRecord
+from absflow.facts.listing import HistoryRecord, bar_lengths
 from absflow.facts.records import CheckpointRecord
 from absflow.graph.nodes import SinkNode, SourceNode, StageNode
 from absflow.job_shown import job_html
@@ -112,6 +112,20 @@ def test_a_history_is_a_strip_and_the_newest_ten():
     assert [row[0].text for row in rows] == [str(n) for n in range(29, 19, -1)]
     empty = HistoryRecord((), dict.fromkeys(Status, 0), None)
     assert "svg" not in {e.tag for e in parsed(empty.html("nothing")).iter()}
+
+
+def test_what_a_dead_driver_left_overnight_hides_no_bar():
+    """Its checkpoint is aborted when the next driver starts."""
+    left = CheckpointRecord(5, Status.ABORTED, 1, 0, NOW, NOW, 8 * 3_600_000)
+    assert bar_lengths([record(3), left, record(6)]) == [70, 70, 70]
+    short = CheckpointRecord(5, Status.ABORTED, 1, 0, NOW, NOW, 20)
+    assert bar_lengths([record(3), short, CheckpointRecord(7, Status.PENDING, 1, 0, NOW)]) == [
+        70,
+        20,
+        0,
+    ]
+    assert bar_lengths([left, short]) == [left.duration_ms, 20]
+    assert bar_lengths([]) == []
 
 
 def nodes() -> tuple[list[SourceNode], list[StageNode], list[SinkNode]]:

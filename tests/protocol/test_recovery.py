@@ -7,12 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from absflow.facts.records import (
-    attempt_record,
-    attempts_of,
-    origin_text,
-    written_savepoints,
-)
+from absflow.facts.records import attempt_record, attempts_of, written_savepoints
 from absflow.protocol.recovery.attempts import (
     Attempt,
     Begin,
@@ -385,8 +380,8 @@ def test_what_is_no_target_is_refused(text):
 def test_an_origin_is_read_as_it_is_written(origin):
     """Whatever its path is; one of the same root goes where the root goes."""
     row = {"attempt": 1, "kind": "STARTED", "incarnation": 0}
-    written = {**row, "restored_from": origin_text(origin, ROOT)}
+    written = {**row, "restored_from": origin.written(ROOT)}
     assert attempts_of([attempt_record(written, ROOT)]) == [Attempt(1, origin)]
-    written = {**row, "restored_from": origin_text(origin, origin.root)}
+    written = {**row, "restored_from": origin.written(origin.root)}
     moved = Origin(OTHER, origin.checkpoint_id)
     assert attempts_of([attempt_record(written, OTHER)]) == [Attempt(1, moved)]

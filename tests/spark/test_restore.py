@@ -78,6 +78,12 @@ def test_every_checkpoint_gives_the_golden_result(spark: SparkSession, root: Pat
         planned = chain(spark, root).plan_restore()
     assert planned is not None
     assert (planned.origin.checkpoint_id, planned.problems) == (finished, ())
+    moved = (root / "job").rename(root / "moved")
+    with settings(spark, conf(root, restore__from="latest", storage__path=str(moved))):
+        again = chain(spark, root).plan_restore()
+    moved.rename(root / "job")
+    assert again is not None
+    assert (again.origin.checkpoint_id, again.fork, again.problems) == (finished, False, ())
 
 
 def test_a_fork_and_its_original_do_not_see_each_other(spark: SparkSession, root: Path) -> None:

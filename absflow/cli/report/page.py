@@ -13,7 +13,7 @@ from absflow.cli.report.detail import detail_of
 from absflow.cli.report.model import AttemptLine, Page, Trend
 from absflow.drawing.pictures import Bar, Node, bars_of, graph_shapes
 from absflow.drawing.shapes import Box, Edge, line
-from absflow.facts.listing import HistoryRecord
+from absflow.facts.listing import HistoryRecord, bar_lengths
 from absflow.facts.records import CheckpointRecord
 from absflow.protocol.checkpoints import StageManifest, Status, own_reports
 from absflow.protocol.event_time import to_datetime
@@ -115,7 +115,7 @@ def _unread(edge: Edge, stage: StageManifest | None) -> str:
 
 
 def _bars(shown: Sequence[CheckpointRecord], attempts: Sequence[AttemptLine]) -> tuple[Bar, ...]:
-    boxes = bars_of([float(r.duration_ms or 0) for r in shown])
+    boxes = bars_of(bar_lengths(shown))
     first: dict[int, int] = {}
     for record in shown:
         first.setdefault(record.attempt, record.checkpoint_id)

@@ -52,6 +52,16 @@ class Origin:
         """As ``spark.absflow.restore.from`` takes it."""
         return f"{self.root}#{self.checkpoint_id}"
 
+    def written(self, here: str) -> str:
+        """As a STARTED fact under a root has it: of that root as ``#ID``, for that may be moved."""
+        return f"#{self.checkpoint_id}" if self.root == here else str(self)
+
+    @classmethod
+    def read(cls, text: str, here: str) -> Origin:
+        """What a STARTED fact under a root says."""
+        root, _, checkpoint_id = text.rpartition("#")
+        return cls(root or here, int(checkpoint_id))
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:

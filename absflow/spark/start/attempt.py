@@ -29,7 +29,7 @@ from absflow.columnar.pages import channel_schema
 from absflow.errors import AbsflowError, FencedError, GraphError
 from absflow.facts.claim import Claim, begin_on
 from absflow.facts.lock import hold
-from absflow.facts.records import Ready, origin_text
+from absflow.facts.records import Ready
 from absflow.facts.writer import FactWriter
 from absflow.graph.description import describe, fingerprint, topology
 from absflow.protocol import event_time
@@ -295,7 +295,7 @@ def _claim_attempt(
         for name, stage in describe(job.graph).items()
     }
     restore = decision.restore
-    source = origin_text(restore.origin, root.layout.root) if restore else None
+    source = restore.origin.written(root.layout.root) if restore else None
     claim.record(decision.attempt, AttemptFact.STARTED, stages, source)
     return stages
 
