@@ -197,8 +197,8 @@ def _too_large(table: pa.Table | pa.RecordBatch) -> PageSizeError:
     return PageSizeError(
         f"{what} {table.nbytes} bytes in columns {table.schema.names}, but what travels or is kept "
         f"as one value has at most {_LARGEST}; the batch is not committed. Keep large values "
-        "elsewhere and a reference in the row; a key group's state can be larger if every executor "
-        "has the storage root mounted"
+        "elsewhere and a reference in the row; a key group's state can be larger, in files: lower "
+        "spark.absflow.state.max-inline"
     )
 
 

@@ -117,7 +117,7 @@ def test_state_without_a_place_for_files_is_refused_when_it_is_too_large():
     """A range's state is one value of Spark's."""
     value = b"x" * (1 << 20)
     column = pa.chunked_array([pa.array([value] * 128, pa.binary())] * 17)
-    with pytest.raises(PageSizeError, match=r"2176 rows have .* storage root mounted"):
+    with pytest.raises(PageSizeError, match=r"2176 rows .* lower spark.absflow.state.max-inline"):
         encode(pa.table({"v": column}))
 
 
