@@ -42,6 +42,8 @@ COMES_AND_GOES = {
     "spark.dynamicAllocation.maxExecutors": str(WORKERS),
     "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
     "spark.dynamicAllocation.executorIdleTimeout": "4s",
+    # Delta leaves what it knows of a table in their memory, and then they would stay for ever.
+    "spark.dynamicAllocation.cachedExecutorIdleTimeout": "8s",
     "spark.sql.shuffle.partitions": "4",
     # Between two bursts nothing is to be done, not even a checkpoint.
     "spark.absflow.checkpoint.interval": "20s",
