@@ -200,7 +200,8 @@ def reader(spark: SparkSession, checkout: Path) -> Iterator[Reader]:
     os.environ.update(environment)
     for key, value in dict(spark.conf.getAll).items():
         # A page that builds a session changes what only a new JVM would look at, e.g. its packages.
-        if value != conf.get(key) and spark.conf.isModifiable(key):
+        # Of settings that are not its own Spark says that they cannot be modified.
+        if value != conf.get(key) and (key.startswith(PREFIX) or spark.conf.isModifiable(key)):
             spark.conf.set(key, conf[key]) if key in conf else spark.conf.unset(key)
 
 
