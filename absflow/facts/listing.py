@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import compress
 from statistics import median
 
 from absflow.drawing import words
@@ -78,17 +77,16 @@ class HistoryRecord:
         return fragment(*parts)
 
 
-def bar_lengths(records: Iterable[CheckpointRecord]) -> list[float]:
+def bar_lengths(records: Sequence[CheckpointRecord]) -> list[float]:
     """How long the bar of each is in a strip.
 
     The duration; of what was not completed at most the longest of those that were. A checkpoint
     that a dead driver has left is aborted when the next one starts, be it on the next day, and
     would leave nothing to be seen of the others.
     """
-    records = list(records)
-    lengths = [float(record.duration_ms or 0) for record in records]
-    whole = [record.status is Status.COMPLETED for record in records]
-    most = max(compress(lengths, whole), default=max(lengths, default=0.0))
+    lengths = [float(r.duration_ms or 0) for r in records]
+    whole = [float(r.duration_ms or 0) for r in records if r.status is Status.COMPLETED]
+    most = max(whole or lengths, default=0.0)
     return [min(length, most) for length in lengths]
 
 

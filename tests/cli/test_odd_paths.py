@@ -83,13 +83,18 @@ def test_a10_a_root_has_several_forms(form, small):
     assert document(form.format(small.path), "history") == document(small.path, "history")
 
 
+def write_restored_root(root, origin):
+    """The small root, with a second attempt that was restored."""
+    write_small_root(root)
+    attempts = DeltaTable(root / "attempts").to_pyarrow_table().to_pylist()
+    for row in attempts:
+        row |= {"attempt": 2, "incarnation": 3, "restored_from": origin}
+    write_deltalake(root / "attempts", pa.Table.from_pylist(attempts, ATTEMPTS), mode="append")
+
+
 def test_a10_a_relative_root_is_the_same_root(tmp_path, monkeypatch):
     """Also to what compares it with the root of a checkpoint that the job was restored from."""
-    write_small_root(tmp_path)
-    attempts = DeltaTable(tmp_path / "attempts").to_pyarrow_table().to_pylist()
-    for row in attempts:
-        row |= {"attempt": 2, "incarnation": 3, "restored_from": f"file:{tmp_path}#6"}
-    write_deltalake(tmp_path / "attempts", pa.Table.from_pylist(attempts, ATTEMPTS), mode="append")
+    write_restored_root(tmp_path, f"file:{tmp_path}#6")
     due = document(tmp_path, "gc", "--dry-run")
     monkeypatch.chdir(tmp_path.parent)
     assert document(tmp_path.name, "gc", "--dry-run") == due
@@ -97,12 +102,7 @@ def test_a10_a_relative_root_is_the_same_root(tmp_path, monkeypatch):
 
 def test_a_root_that_is_moved_keeps_its_restores(tmp_path):
     """They are no forks then: what was abandoned is, and what is due to go is the same."""
-    write_small_root(tmp_path / "then")
-    attempts = DeltaTable(tmp_path / "then/attempts").to_pyarrow_table().to_pylist()
-    for row in attempts:
-        row |= {"attempt": 2, "incarnation": 3, "restored_from": "#6"}
-    restored = pa.Table.from_pylist(attempts, ATTEMPTS)
-    write_deltalake(tmp_path / "then/attempts", restored, mode="append")
+    write_restored_root(tmp_path / "then", "#6")
     due = document(tmp_path / "then", "gc", "--dry-run")
     history = document(tmp_path / "then", "history")
     (tmp_path / "then").rename(tmp_path / "now")

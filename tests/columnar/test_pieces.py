@@ -113,11 +113,12 @@ def test_a_row_that_no_page_can_hold_is_refused_in_words():
         assert len(list(encode_pieces(table([("a", "x")], ROWS), 100))) == 1
 
 
-def test_state_without_a_place_for_files_is_refused_when_it_is_too_large():
+def test_state_that_is_in_no_file_is_refused_when_it_is_too_large():
     """A range's state is one value of Spark's."""
     value = b"x" * (1 << 20)
     column = pa.chunked_array([pa.array([value] * 128, pa.binary())] * 17)
-    with pytest.raises(PageSizeError, match=r"2176 rows .* lower spark.absflow.state.max-inline"):
+    words = r"2176 rows have .*, in files: lower spark\.absflow\.state\.max-inline"
+    with pytest.raises(PageSizeError, match=words):
         encode(pa.table({"v": column}))
 
 
