@@ -9,8 +9,9 @@ import os
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -28,20 +29,26 @@ log4j.appender.out=org.apache.log4j.ConsoleAppender
 log4j.appender.out.layout=org.apache.log4j.SimpleLayout
 """
 _NODE = "org.apache.hadoop.hdfs.server"
+NODES = {"namenode": f"{_NODE}.namenode.NameNode", "datanode": f"{_NODE}.datanode.DataNode"}
 
 
+@dataclass(frozen=True)
 class Hdfs:
     """An HDFS that runs.
 
     Attributes:
         root: its URI.
         rest: host and port of its REST interface.
-        data_node: the process that has the data.
+        nodes: the processes, by the keys of :data:`NODES`.
+        folder: of its logs and data.
+        command: what starts a node, but for its class.
     """
 
-    def __init__(self, root: str, rest: str, data_node: subprocess.Popen[bytes]) -> None:
-        """Of the one at ``root``, with its REST interface at ``rest``."""
-        self.root, self.rest, self.data_node = root, rest, data_node
+    root: str
+    rest: str
+    nodes: dict[str, subprocess.Popen[bytes]]
+    folder: Path
+    command: Sequence[str]
 
     def conf(self) -> dict[str, str]:
         """The Spark conf of who writes to it, which has one data node."""
@@ -63,6 +70,36 @@ class Hdfs:
         with urllib.request.urlopen(url, timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         return [line.split(" ", 1)[0] for line in lines if "OPENFORWRITE" in line]
+
+    def start(self, name: str) -> None:
+        """Start a node."""
+        with (self.folder / f"{name}.log").open("a") as out:
+            self.nodes[name] = subprocess.Popen(
+                [*self.command, NODES[name]],
+                cwd=self.folder,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def await_ready(self) -> None:
+        """Return once it takes files.
+
+        Raises:
+            RuntimeError: it does not; with the ends of its logs.
+        """
+        deadline = time.monotonic() + START_S
+        while not self.ready():
+            gone = any(node.poll() is not None for node in self.nodes.values())
+            if gone or time.monotonic() > deadline:
+                ends = "\n".join(tail(self.folder / f"{name}.log") for name in self.nodes)
+                raise RuntimeError(f"HDFS did not come up:\n{ends}")
+            time.sleep(0.2)
+
+    def crash(self, name: str) -> None:
+        """Kill a node with SIGKILL, and start it again, which takes a while."""
+        bury(self.nodes[name])
+        self.start(name)
 
 
 @contextmanager
@@ -86,35 +123,19 @@ def hdfs(folder: Path, *, short: bool = True) -> Iterator[Hdfs]:
     _write_conf(folder / "conf/hdfs-site.xml", _conf(folder, rest, of_data))
     command = [java(), "-cp", class_path, "-Xmx384m", "-XX:+UseSerialGC"]
     command += [f"-Dhadoop.log.dir={folder}", *(["-XX:TieredStopAtLevel=1"] if short else [])]
-    nodes = {"namenode": f"{_NODE}.namenode.NameNode", "datanode": f"{_NODE}.datanode.DataNode"}
     log = folder / "namenode.log"
     with log.open("w") as out:
-        form = [*command, nodes["namenode"], "-format", "-nonInteractive"]
+        form = [*command, NODES["namenode"], "-format", "-nonInteractive"]
         if subprocess.run(form, cwd=folder, stdout=out, stderr=out, check=False).returncode:
             raise RuntimeError(f"the name node could not format its storage:\n{tail(log)}")
-    running = []
+    there = Hdfs(f"hdfs://{root}", rest, {}, folder, command)
     try:
-        for name, main in nodes.items():
-            with (folder / f"{name}.log").open("a") as out:
-                running.append(
-                    subprocess.Popen(
-                        [*command, main],
-                        cwd=folder,
-                        stdout=out,
-                        stderr=out,
-                        start_new_session=True,
-                    )
-                )
-        there = Hdfs(f"hdfs://{root}", rest, running[-1])
-        deadline = time.monotonic() + START_S
-        while not there.ready():
-            if time.monotonic() > deadline or any(node.poll() is not None for node in running):
-                ends = "\n".join(tail(folder / f"{name}.log") for name in nodes)
-                raise RuntimeError(f"HDFS did not come up:\n{ends}")
-            time.sleep(0.2)
+        for name in NODES:
+            there.start(name)
+        there.await_ready()
         yield there
     finally:
-        for node in running:
+        for node in there.nodes.values():
             bury(node)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -35,6 +36,8 @@ PATIENCE_S = 800
 READS = 10
 # So that a short run does what a long one does now and then; no conf of Spark.
 TIDY = "tidy"
+# How often it may fail, and is then made and started again in its process; no conf of Spark.
+STARTS = "starts"
 
 
 class Server(Protocol):
@@ -114,16 +117,14 @@ def main(root: Path, place: str, more: dict[str, str]) -> None:
     if more.pop(TIDY, ""):
         retention.EVERY = retention.WHERE_PAID = retention.REST = 1.0
         old_logs.TRIM_EVERY, tidying.VACUUM_EVERY = 2.0, 3.0
+    starts = int(more.pop(STARTS, "1"))
     start = builder()
     given = {"storage.path": f"{place}/job", **SETTINGS}
     for name, value in ({f"spark.absflow.{n}": v for n, v in given.items()} | more).items():
         start = start.config(name, value)
     spark = configure_spark_with_delta_pip(start).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    job = chain(spark, root, f"{place}/sink")
-    add_outside(job)
-    run = job.start()
-    assert run.await_termination(timeout=300)
+    run = ended(spark, root, place, starts)
     assert run.finished_checkpoint is not None
     progress = run.progress()
     for left in range(READS - 1, -1, -1):
@@ -135,6 +136,22 @@ def main(root: Path, place: str, more: dict[str, str]) -> None:
                 raise
     print(f"checkpoint {run.finished_checkpoint} is right", progress)
     spark.stop()
+
+
+def ended(spark: SparkSession, root: Path, place: str, starts: int) -> absflow.Run:
+    """The job at its end, by one of so many starts; what the others failed with is printed."""
+    for left in range(starts - 1, -1, -1):
+        job = chain(spark, root, f"{place}/sink")
+        add_outside(job)
+        try:
+            run = job.start()
+            assert run.await_termination(timeout=300)
+            return run
+        except (absflow.AbsflowError, PySparkException, Py4JJavaError):
+            if not left:
+                raise
+            print("failed:", traceback.format_exc(), flush=True)
+    raise ValueError(f"found {starts} starts; at least one is needed")
 
 
 def check(spark: SparkSession, root: Path, place: str, checkpoint: int) -> None:

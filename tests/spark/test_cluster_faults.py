@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import signal
 import time
@@ -99,22 +98,22 @@ def _hanging_put(server: S3Server) -> Callable[..., AbstractContextManager[Calla
 def _stopped_node(there: Hdfs) -> Callable[..., AbstractContextManager[Callable[[], bool]]]:
     @contextmanager
     def writing(kind: str, _: Place) -> Iterator[Callable[[], bool]]:
-        node = there.data_node.pid
+        node = there.nodes["datanode"]
 
         def stopped() -> bool:
             """For half a second, or for as long as it takes where such a write is met."""
-            os.kill(node, signal.SIGSTOP)
+            node.send_signal(signal.SIGSTOP)
             end = time.monotonic() + 0.5
             while time.monotonic() < end:
                 if any(re.search(WRITTEN[kind], path) for path in there.open_files()):
                     return True
-            os.kill(node, signal.SIGCONT)
+            node.send_signal(signal.SIGCONT)
             return False
 
         try:
             yield stopped
         finally:
-            os.kill(node, signal.SIGCONT)
+            node.send_signal(signal.SIGCONT)
 
     return writing
 
@@ -165,6 +164,25 @@ def _kill_executors(cluster: Cluster) -> int:
     """Those that work now; how many."""
     dead = [command for worker in cluster.workers for command in worker.kill_executor()]
     return sum("CoarseGrainedExecutorBackend" in command for command in dead)
+
+
+def test_the_nodes_of_hdfs_die_in_the_middle_of_what_is_written(tmp_path: Path, root: Path) -> None:
+    """The only one that has the data, and the only one that knows where; both come back."""
+    (tmp_path / "server").mkdir()
+    files, count = source_files(root / "a", rows=100, seed=20), 0
+    with hdfs(tmp_path / "server") as there:
+        place = hdfs_place(there, "job", root)
+        with standalone(tmp_path, WORKERS) as cluster, driver(cluster, place, {}) as job:
+            for kind in WRITTEN:
+                for name in there.nodes:
+                    for _ in itertools.islice(files, 6):
+                        count += 1
+                    with _stopped_node(there)(kind, place) as is_held_up:
+                        job.wait(is_held_up)
+                        there.crash(name)
+                    there.await_ready()
+                    job.await_files(count)
+            assert job.end() > 0
 
 
 def test_machines_leave_and_join(storage: Storage, tmp_path: Path, root: Path) -> None:

@@ -1,0 +1,55 @@
+"""Each kind of call to a name node goes wrong once, in each way; the job is exact all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from diamond import write_source
+from hdfs_server import hdfs
+from name_node_faults import name_node_faults
+from on_store import STARTS, TIDY, run_to_end
+from s3_faults import Fault
+
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
+
+FILES = 10
+MORE = {
+    TIDY: "true",
+    # HDFS's client makes no call again, and at a start absflow does not, either.
+    STARTS: "200",
+    "spark.absflow.restart.attempts": "1000",
+    "spark.absflow.restart.initial-delay": "100ms",
+    "spark.absflow.restart.multiplier": "1",
+    "spark.absflow.checkpoint.interval": "200ms",
+    "spark.absflow.checkpoint.retained": "2",
+    "spark.absflow.lineage.max-sets": "2",
+    "spark.absflow.state.max-inline": "1KiB",
+}
+METHODS = {
+    "create",
+    "addBlock",
+    "complete",
+    "rename2",
+    "delete",
+    "mkdirs",
+    "getBlockLocations",
+    "getFileInfo",
+    "getListing",
+}
+
+
+@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.UNANSWERED, Fault.CUT, Fault.SLOW])
+def test_each_kind_of_call_goes_wrong_once(tmp_path: Path, fault: Fault) -> None:
+    """In a life from the start, and in one that restores."""
+    write_source(tmp_path / "a", files=FILES, rows=50, seed=26)
+    (tmp_path / "hdfs").mkdir()
+    with hdfs(tmp_path / "hdfs") as there, name_node_faults(there, fault) as faults:
+        for more in ({}, {"spark.absflow.restore.from": "latest"}):
+            said = run_to_end(tmp_path, f"{faults.hdfs.root}/some", faults.hdfs, more=MORE | more)
+        counts, failed = faults.counts(), faults.failed()
+    print(len(failed), "kinds of calls went wrong:", *sorted(failed), sep="\n")
+    assert said.count(" is right") == 2
+    assert failed.keys() == counts.keys()
+    assert {method for method, _ in failed} >= METHODS
+    assert any("/state/" in path for _, path in failed)
