@@ -131,6 +131,18 @@ class Files:
         else:
             self._hadoop.delete_folder(path)
 
+    def delete_empty_folder(self, path: str) -> None:
+        """Delete a directory if nothing is in it; an object store has none that is empty.
+
+        Raises:
+            StorageError: something is in it, too.
+        """
+        store, path = self._at(path)
+        if store is _MOUNTED:
+            _MOUNTED.delete_empty_folder(path)
+        else:
+            store.delete([path])
+
     def qualified(self, path: str) -> str:
         """``path`` with its scheme and from the root on; Delta takes no relative ones."""
         jvm: Any = self._spark.sparkContext._jvm

@@ -45,6 +45,19 @@ def test_a_file_is_there_whole_or_not_at_all(files: Files, tmp_path: Path) -> No
     assert files.names(f"file:{tmp_path}/nowhere") == []
 
 
+def test_a_directory_goes_only_if_it_is_empty(files: Files, tmp_path: Path) -> None:
+    """One with a file in it is refused, and stays as it is."""
+    folder = f"file:{tmp_path}/folder"
+    files.delete_empty_folder(folder)
+    files.write(f"{folder}/note", "kept")
+    with pytest.raises(StorageError, match="could not delete"):
+        files.delete_empty_folder(folder)
+    assert files.read(f"{folder}/note") == "kept"
+    files.delete(f"{folder}/note")
+    files.delete_empty_folder(folder)
+    assert not files.exists(folder)
+
+
 def test_what_a_kill_leaves_of_a_write_is_not_seen(files: Files, tmp_path: Path) -> None:
     """Written aside, and never put in place: not a file of the directory, and in nobody's way."""
     path = f"file:{tmp_path}/folder/note"

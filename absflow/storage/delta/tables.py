@@ -102,7 +102,12 @@ def create(
     for key, value in (properties or {}).items():
         builder = builder.property(key, value)
     try:
-        builder.execute()
+        try:
+            builder.execute()
+        except (PySparkException, Py4JError):
+            if not _drop_begun_log(files, path):
+                raise
+            builder.execute()
     except (PySparkException, Py4JError) as error:
         if exists(files, path):
             return  # another driver that starts now was faster
@@ -110,6 +115,27 @@ def create(
             f"could not create table {path!r}: {error}; its directory must be empty or hold this "
             'very table, and neither ` nor " be in its path'
         ) from error
+
+
+def _drop_begun_log(files: Files, path: str) -> bool:
+    """Delete a log that has no version, where there are directories; whether there was one.
+
+    Who began it was killed, or a call to the storage failed. Delta takes such a directory for a
+    table when it is to create one, and for none when it reads it: it would never be one.
+    Directories are deleted only if they are empty, so a version that another driver commits
+    meanwhile stays.
+    """
+    folder = f"{path}/_delta_log"
+    if exists(files, path) or not files.exists(folder):
+        return False
+    store, qualified = files.for_workers(folder)
+    for name in store.names(qualified):
+        if name.startswith("."):  # a version on its way, and its checksum
+            files.delete(f"{folder}/{name}")
+        else:  # Delta makes some directories beside it
+            files.delete_empty_folder(f"{folder}/{name}")
+    files.delete_empty_folder(folder)
+    return True
 
 
 def read(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:

@@ -109,6 +109,14 @@ class MountedStore:
         except OSError as error:
             raise refused("delete", folder, error) from error
 
+    def delete_empty_folder(self, folder: str) -> None:
+        """Nothing happens if there is none."""
+        try:
+            with suppress(FileNotFoundError):
+                os.rmdir(local(folder))
+        except OSError as error:
+            raise refused("delete", folder, error) from error
+
 
 def _forget_checksum(path: str) -> None:
     """Delete the file that Hadoop, if it wrote this one, has put beside it.
