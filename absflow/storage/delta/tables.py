@@ -108,7 +108,7 @@ def create(
             if not _drop_begun_log(files, path):
                 raise
             builder.execute()
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JError, StorageError) as error:
         if exists(files, path):
             return  # another driver that starts now was faster
         raise StorageError(
