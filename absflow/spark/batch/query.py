@@ -22,9 +22,17 @@ from absflow.spark.worker.stage_call import (
     snapshot_property,
     time_property,
 )
+from absflow.storage.files import Files
 from absflow.storage.session import conf_set
 
-__all__ = ["arrow_rows", "set_alignments", "set_snapshots", "set_times", "start_query"]
+__all__ = [
+    "arrow_rows",
+    "forget_unbegun",
+    "set_alignments",
+    "set_snapshots",
+    "set_times",
+    "start_query",
+]
 
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -73,6 +81,24 @@ def _has_list(of: pa.DataType) -> bool:
     if types.is_struct(of):
         return any(_has_list(field.type) for field in of)
     return bool(types.is_list(of) or types.is_large_list(of) or types.is_map(of))
+
+
+def forget_unbegun(files: Files, checkpoint: str) -> None:
+    """Delete what is left of the first offsets of a query, if it has no others.
+
+    A driver was killed, or a call to the storage failed, before that file was in its place. Spark
+    begins only where not even such a file is, so the query would never begin.
+
+    Args:
+        files: reach the storage.
+        checkpoint: Spark's, of the query.
+    """
+    folder = f"{checkpoint}/offsets"
+    store, qualified = files.for_workers(folder)
+    names = store.names(qualified)
+    if all(name.startswith(".") for name in names):
+        for name in names:
+            files.delete(f"{folder}/{name}")
 
 
 def start_query(

@@ -17,7 +17,7 @@ from absflow.spark.batch.backpressure import Backpressure
 from absflow.spark.batch.drain import Drain
 from absflow.spark.batch.listener import BatchDone, QueryDied
 from absflow.spark.batch.micro_batch import ChainBatches, TimersLeft
-from absflow.spark.batch.query import start_query
+from absflow.spark.batch.query import forget_unbegun, start_query
 from absflow.spark.batch.restored_rows import RestoredRows
 from absflow.spark.batch.rows import RowWriter
 from absflow.spark.batch.snapshots import SnapshotAppender
@@ -120,6 +120,7 @@ class ChainQuery:
         self.silent, self.seen = False, None
         self.started_ms = clock.steady_ms()
         self._running = self._batches(restored)
+        forget_unbegun(self._files, self._checkpoint)
         self.query = start_query(
             pages.writeStream.foreachBatch(self._running)
             .queryName(query_name(self._job.graph.job, self.names))

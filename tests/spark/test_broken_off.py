@@ -1,4 +1,4 @@
-"""Tables that somebody began to create, and was killed before their first version."""
+"""What somebody began and was killed at: tables without a version, queries without offsets."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from absflow.errors import StorageError
+from absflow.spark.batch.query import forget_unbegun
 from absflow.storage.delta import tables
 from absflow.storage.delta.tables import COMMITTED_OFTEN
 from absflow.storage.files import Files
@@ -70,3 +72,34 @@ def test_another_driver_commits_meanwhile(
     monkeypatch.setattr(Files, "delete", delete)
     tables.create(spark, path, SCHEMA)
     assert (log / "00000000000000000000.json").read_text() == "{}"
+
+
+def run_query(spark: SparkSession, root: Path) -> None:
+    """What is in ``root/a``, in one micro-batch."""
+    stream = spark.readStream.schema("n long").json(str(root / "a"))
+    query = (
+        stream.writeStream.foreachBatch(lambda rows, _: None)
+        .trigger(availableNow=True)
+        .option("checkpointLocation", str(root / "query"))
+        .start()
+    )
+    query.awaitTermination()
+
+
+def test_a_query_begins_behind_what_is_left_of_its_first_offsets(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """By itself Spark never would; what it has behind that is left alone."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/0.json").write_text('{"n": 1}')
+    offsets = tmp_path / "query/offsets"
+    offsets.mkdir(parents=True)
+    (offsets / ".0.6f.tmp").write_text("")
+    with pytest.raises(StreamingQueryException, match="should be empty on batch 0"):
+        run_query(spark, tmp_path)
+    forget_unbegun(Files(spark), f"{tmp_path}/query")
+    run_query(spark, tmp_path)
+    there = sorted(path.name for path in offsets.iterdir())
+    assert "0" in there
+    forget_unbegun(Files(spark), f"{tmp_path}/query")
+    assert sorted(path.name for path in offsets.iterdir()) == there
