@@ -132,10 +132,10 @@ class Files:
             self._hadoop.delete_folder(path)
 
     def delete_empty_folder(self, path: str) -> None:
-        """Delete a directory if nothing is in it; an object store has none that is empty.
+        """Delete a directory if nothing is in it; not for object stores, which have no directories.
 
         Raises:
-            StorageError: something is in it, too.
+            StorageError: something is in it.
         """
         store, path = self._at(path)
         if store is _MOUNTED:

@@ -111,6 +111,8 @@ def create(
     except (PySparkException, Py4JError, StorageError) as error:
         if exists(files, path):
             return  # another driver that starts now was faster
+        if isinstance(error, StorageError):
+            raise
         raise StorageError(
             f"could not create table {path!r}: {error}; its directory must be empty or hold this "
             'very table, and neither ` nor " be in its path'
@@ -126,7 +128,7 @@ def _drop_begun_log(files: Files, path: str) -> bool:
     meanwhile stays.
     """
     folder = f"{path}/_delta_log"
-    if exists(files, path) or not files.exists(folder):
+    if files.is_bucket(path) or exists(files, path) or not files.exists(folder):
         return False
     store, qualified = files.for_workers(folder)
     for name in store.names(qualified):
