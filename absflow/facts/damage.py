@@ -42,6 +42,7 @@ _OF_THE_READER = re.compile(
     "|(?:Socket|Connect|ApiCall)\\w*Timeout\\w*Exception|NoHttpResponseException"
     "|UnknownHostException|Unable to execute HTTP request|Service: S3, Status Code: 5"
     "|BlockMissingException|NoRouteToHostException"
+    "|org\\.apache\\.hadoop\\.ipc\\."  # a call to a name node
 )
 _SHOWN = 5
 
