@@ -56,8 +56,8 @@ def test_the_file_in_an_error_of_spark(root):
         "Code: 503, Request ID: 1)",
         "org.apache.hadoop.hdfs.BlockMissingException: Could not obtain block",
         "org.apache.hadoop.ipc.RemoteException(org.apache.hadoop.ipc.RetriableException): too busy",
-        "java.io.EOFException: End of File Exception between local host is: a; destination host is: "
-        "b:8020\n\tat org.apache.hadoop.ipc.Client$Connection.run(Client.java:1178)",
+        "java.io.EOFException: End of File Exception between local host is: a; destination host "
+        "is: b:8020\n\tat org.apache.hadoop.ipc.Client$Connection.run(Client.java:1178)",
     ],
 )
 def test_a_reader_that_failed_itself_has_not_found_a_damaged_file(cause):
