@@ -20,10 +20,12 @@ from hdfs_server import Hdfs
 from s3_faults import SLOW_S, Fault
 from s3_server import without_numbers
 
-__all__ = ["MARK", "NameNodeFaults", "name_node_faults"]
+__all__ = ["CHANGES", "NameNodeFaults", "name_node_faults"]
 
 # What an error says that was made here.
 MARK = "the tests let this call fail"
+# Methods that change something.
+CHANGES = {"create", "addBlock", "complete", "rename", "rename2", "delete", "mkdirs"}
 # "hrpc", a version, a class of service, and a way to say who one is.
 _GREETING = 7
 _LENGTH = struct.Struct(">I")
@@ -56,11 +58,15 @@ class NameNodeFaults:
         with self._lock:
             return self._failed.copy()
 
+    def hits(self, kind: tuple[str, str]) -> bool:
+        """Whether it can happen to calls of this kind: of those that only ask, nothing is done."""
+        return self._fault is not Fault.UNANSWERED or kind[0] in CHANGES
+
     def due(self, kind: tuple[str, str]) -> Fault | None:
         """What is to become of a call that has just come."""
         with self._lock:
             self._counts[kind] += 1
-            if kind in self._failed:
+            if kind in self._failed or not self.hits(kind):
                 return None
             self._failed[kind] += 1
             return self._fault
