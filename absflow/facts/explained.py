@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions import captured
 from pyspark.sql import SparkSession
 
-from absflow.errors import DamagedError
+from absflow.errors import DamagedError, StorageError
 from absflow.facts.damage import damage_error, file_in, set_error
 from absflow.facts.spark_reader import SparkStorageReader
 from absflow.protocol.checkpoints import SetDigest
@@ -34,14 +34,22 @@ def damage_in(text: str, spark: SparkSession, layout: Layout) -> DamagedError | 
 
 @contextmanager
 def explained(spark: SparkSession, layout: Layout) -> Iterator[None]:
-    """Within the block, an error of Spark about a file below the root is a DamagedError."""
+    """Within the block, an error of Spark about a file below the root is a DamagedError.
+
+    One of Java that is about something else is a StorageError.
+    """
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        if (damage := damage_in(str(error), spark, layout)) is None:
+        if (damage := damage_in(str(error), spark, layout)) is not None:
+            # The JVM's stack says nothing that the message does not.
+            raise damage from None
+        if not isinstance(error, Py4JJavaError):
             raise
-        # The JVM's stack says nothing that the message does not.
-        raise damage from None
+        raise StorageError(
+            f"Spark could not read or write under {layout.root!r}: "
+            f"{error.java_exception.toString()}; the driver and every executor must reach it"
+        ) from error
 
 
 def check_sets(

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyarrow import types
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from absflow.columnar.spec import StageSpec
+from absflow.errors import StorageError
 from absflow.protocol import alignment_state, event_time
 from absflow.protocol.alignment_state import Alignment
 from absflow.protocol.event_time import EventTime
@@ -114,9 +116,20 @@ def start_query(
 
     The settings belong to the session, of which the query makes itself a copy, so they are changed
     for this one start only, and one start at a time.
+
+    Raises:
+        StorageError: Java has failed; what is wrong with the query itself PySpark says by errors of
+            its own.
     """
     conf = _BYTES | arrow_rows(given.schema for spec in chain for given in spec.inputs)
     if len(chain) > 1:
         conf[_CHECK] = "false"
     with _STARTING, conf_set(spark, conf):
-        return writer.start()
+        try:
+            return writer.start()
+        except Py4JJavaError as error:
+            raise StorageError(
+                f"Spark did not start the query of {', '.join(repr(spec.name) for spec in chain)}: "
+                f"{error.java_exception.toString()}; if the storage can be reached, start the job "
+                "again: it goes on where it was"
+            ) from error
