@@ -220,3 +220,16 @@ def test_a9_spark_reads_no_other_values_whatever_bit_is_flipped(
         path.write_bytes(good)
     assert len(met) == 24
     assert any(met)
+
+
+def test_what_java_fails_with_is_an_error_of_the_storage(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """It names the root; nothing is said to be damaged."""
+    jvm: Any = spark.sparkContext._jvm
+    with (
+        pytest.raises(absflow.StorageError, match=f"under '{tmp_path}': java.lang.Num") as caught,
+        explained(spark, Layout(str(tmp_path))),
+    ):
+        jvm.java.lang.Integer.parseInt("no answer")
+    assert not isinstance(caught.value, absflow.DamagedError)

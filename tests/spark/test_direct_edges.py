@@ -77,6 +77,21 @@ def test_sparks_check_is_off_around_the_start_only(spark: SparkSession, before: 
         spark.conf.unset(CHECK)
 
 
+def test_a_start_that_java_fails_names_the_stages_and_what_to_do(spark: SparkSession) -> None:
+    """As it does when the storage refuses a call of Spark's."""
+
+    class Failing:
+        def start(self) -> Any:
+            jvm: Any = spark.sparkContext._jvm
+            return jvm.java.lang.Integer.parseInt("no answer")
+
+    chain = [stage("a", pa.int64()), stage("b", pa.int64())]
+    with pytest.raises(absflow.StorageError) as caught:
+        start_query(Failing(), spark, chain)  # type: ignore[arg-type]
+    assert "the query of 'a', 'b': java.lang.NumberFormatException" in str(caught.value)
+    assert "start the job again" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("of", "rows"),
     [
