@@ -5,7 +5,9 @@ The jars come from the Java registry by the Ivy that PySpark ships, as those of 
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import subprocess
 import time
 import urllib.request
@@ -13,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
 
 from kafka_broker import jars, java
@@ -60,7 +63,10 @@ class Hdfs:
         try:
             request = urllib.request.Request(url, method="PUT")
             with urllib.request.urlopen(request, timeout=10) as answer:
-                return bool(answer.status == 200)
+                node = urlsplit(json.loads(answer.read())["Location"])
+            # A name node takes a data node for alive for minutes after its end.
+            socket.create_connection((node.hostname or "", node.port or 0), timeout=10).close()
+            return True
         except OSError:
             return False
 
