@@ -47,6 +47,8 @@ COMES_AND_GOES = {
     # Between two bursts nothing is to be done, not even a checkpoint.
     "spark.absflow.checkpoint.interval": "20s",
 }
+# A name node is away for longer than the default of restarts lasts.
+PATIENT = {"spark.absflow.restart.attempts": "1000", "spark.absflow.restart.multiplier": "1"}
 # What executors write, by the folder in the job's storage root.
 WRITTEN = {
     "state": r"work/attempt=\d+/left/state/",
@@ -172,7 +174,7 @@ def test_the_nodes_of_hdfs_die_in_the_middle_of_what_is_written(tmp_path: Path, 
     files, count = source_files(root / "a", rows=100, seed=20), 0
     with hdfs(tmp_path / "server") as there:
         place = hdfs_place(there, "job", root)
-        with standalone(tmp_path, WORKERS) as cluster, driver(cluster, place, {}) as job:
+        with standalone(tmp_path, WORKERS) as cluster, driver(cluster, place, PATIENT) as job:
             for kind in WRITTEN:
                 for name in there.nodes:
                     for _ in itertools.islice(files, 6):
