@@ -66,7 +66,10 @@ class Hdfs:
                 node = urlsplit(json.loads(answer.read())["Location"])
             # A name node takes a data node for alive for minutes after its end.
             socket.create_connection((node.hostname or "", node.port or 0), timeout=10).close()
-            return True
+            info = f"http://{self.rest}/jmx?qry=Hadoop:service=NameNode,name=NameNodeInfo"
+            with urllib.request.urlopen(info, timeout=10) as answer:
+                (bean,) = json.loads(answer.read())["beans"]
+            return not bean["Safemode"]
         except OSError:
             return False
 
