@@ -105,11 +105,6 @@ class Hdfs:
                 raise RuntimeError(f"HDFS did not come up:\n{ends}")
             time.sleep(0.2)
 
-    def crash(self, name: str) -> None:
-        """Kill a node with SIGKILL, and start it again, which takes a while."""
-        bury(self.nodes[name])
-        self.start(name)
-
 
 @contextmanager
 def hdfs(folder: Path, *, short: bool = True) -> Iterator[Hdfs]:

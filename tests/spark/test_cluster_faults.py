@@ -47,8 +47,6 @@ COMES_AND_GOES = {
     # Between two bursts nothing is to be done, not even a checkpoint.
     "spark.absflow.checkpoint.interval": "20s",
 }
-# A name node is away for longer than the default of restarts lasts.
-PATIENT = {"spark.absflow.restart.attempts": "1000", "spark.absflow.restart.multiplier": "1"}
 # What executors write, by the folder in the job's storage root.
 WRITTEN = {
     "state": r"work/attempt=\d+/left/state/",
@@ -166,25 +164,6 @@ def _kill_executors(cluster: Cluster) -> int:
     """Those that work now; how many."""
     dead = [command for worker in cluster.workers for command in worker.kill_executor()]
     return sum("CoarseGrainedExecutorBackend" in command for command in dead)
-
-
-def test_the_nodes_of_hdfs_die_in_the_middle_of_what_is_written(tmp_path: Path, root: Path) -> None:
-    """The only one that has the data, and the only one that knows where; both come back."""
-    (tmp_path / "server").mkdir()
-    files, count = source_files(root / "a", rows=100, seed=20), 0
-    with hdfs(tmp_path / "server") as there:
-        place = hdfs_place(there, "job", root)
-        with standalone(tmp_path, WORKERS) as cluster, driver(cluster, place, PATIENT) as job:
-            for kind in WRITTEN:
-                for name in there.nodes:
-                    for _ in itertools.islice(files, 6):
-                        count += 1
-                    with _stopped_node(there)(kind, place) as is_held_up:
-                        job.wait(is_held_up)
-                        there.crash(name)
-                    there.await_ready()
-                    job.await_files(count)
-            assert job.end() > 0
 
 
 def test_machines_leave_and_join(storage: Storage, tmp_path: Path, root: Path) -> None:

@@ -228,8 +228,10 @@ def test_what_java_fails_with_is_an_error_of_the_storage(
     """It names the root; nothing is said to be damaged."""
     jvm: Any = spark.sparkContext._jvm
     with (
-        pytest.raises(absflow.StorageError, match=f"under '{tmp_path}': java.lang.Num") as caught,
+        pytest.raises(
+            absflow.StorageError, match=f"under '{tmp_path}': java.io.FileNotFound"
+        ) as caught,
         explained(spark, Layout(str(tmp_path))),
     ):
-        jvm.java.lang.Integer.parseInt("no answer")
+        jvm.java.io.FileInputStream("/no/answer")
     assert not isinstance(caught.value, absflow.DamagedError)

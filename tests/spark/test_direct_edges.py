@@ -83,12 +83,12 @@ def test_a_start_that_java_fails_names_the_stages_and_what_to_do(spark: SparkSes
     class Failing:
         def start(self) -> Any:
             jvm: Any = spark.sparkContext._jvm
-            return jvm.java.lang.Integer.parseInt("no answer")
+            return jvm.java.io.FileInputStream("/no/answer")
 
     chain = [stage("a", pa.int64()), stage("b", pa.int64())]
     with pytest.raises(absflow.StorageError) as caught:
         start_query(Failing(), spark, chain)  # type: ignore[arg-type]
-    assert "the query of 'a', 'b': java.lang.NumberFormatException" in str(caught.value)
+    assert "the query of 'a', 'b': java.io.FileNotFoundException" in str(caught.value)
     assert "start the job again" in str(caught.value)
 
 
