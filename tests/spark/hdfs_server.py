@@ -5,17 +5,13 @@ The jars come from the Java registry by the Ivy that PySpark ships, as those of 
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
 
 from kafka_broker import jars, java
@@ -32,26 +28,20 @@ log4j.appender.out=org.apache.log4j.ConsoleAppender
 log4j.appender.out.layout=org.apache.log4j.SimpleLayout
 """
 _NODE = "org.apache.hadoop.hdfs.server"
-NODES = {"namenode": f"{_NODE}.namenode.NameNode", "datanode": f"{_NODE}.datanode.DataNode"}
 
 
-@dataclass(frozen=True)
 class Hdfs:
     """An HDFS that runs.
 
     Attributes:
         root: its URI.
         rest: host and port of its REST interface.
-        nodes: the processes, by the keys of :data:`NODES`.
-        folder: of its logs and data.
-        command: what starts a node, but for its class.
+        data_node: the process that has the data.
     """
 
-    root: str
-    rest: str
-    nodes: dict[str, subprocess.Popen[bytes]]
-    folder: Path
-    command: Sequence[str]
+    def __init__(self, root: str, rest: str, data_node: subprocess.Popen[bytes]) -> None:
+        """Of the one at ``root``, with its REST interface at ``rest``."""
+        self.root, self.rest, self.data_node = root, rest, data_node
 
     def conf(self) -> dict[str, str]:
         """The Spark conf of who writes to it, which has one data node."""
@@ -63,13 +53,7 @@ class Hdfs:
         try:
             request = urllib.request.Request(url, method="PUT")
             with urllib.request.urlopen(request, timeout=10) as answer:
-                node = urlsplit(json.loads(answer.read())["Location"])
-            # A name node takes a data node for alive for minutes after its end.
-            socket.create_connection((node.hostname or "", node.port or 0), timeout=10).close()
-            info = f"http://{self.rest}/jmx?qry=Hadoop:service=NameNode,name=NameNodeInfo"
-            with urllib.request.urlopen(info, timeout=10) as answer:
-                (bean,) = json.loads(answer.read())["beans"]
-            return not bean["Safemode"]
+                return bool(answer.status == 200)
         except OSError:
             return False
 
@@ -79,31 +63,6 @@ class Hdfs:
         with urllib.request.urlopen(url, timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         return [line.split(" ", 1)[0] for line in lines if "OPENFORWRITE" in line]
-
-    def start(self, name: str) -> None:
-        """Start a node."""
-        with (self.folder / f"{name}.log").open("a") as out:
-            self.nodes[name] = subprocess.Popen(
-                [*self.command, NODES[name]],
-                cwd=self.folder,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
-
-    def await_ready(self) -> None:
-        """Return once it takes files.
-
-        Raises:
-            RuntimeError: it does not; with the ends of its logs.
-        """
-        deadline = time.monotonic() + START_S
-        while not self.ready():
-            gone = any(node.poll() is not None for node in self.nodes.values())
-            if gone or time.monotonic() > deadline:
-                ends = "\n".join(tail(self.folder / f"{name}.log") for name in self.nodes)
-                raise RuntimeError(f"HDFS did not come up:\n{ends}")
-            time.sleep(0.2)
 
 
 @contextmanager
@@ -127,19 +86,35 @@ def hdfs(folder: Path, *, short: bool = True) -> Iterator[Hdfs]:
     _write_conf(folder / "conf/hdfs-site.xml", _conf(folder, rest, of_data))
     command = [java(), "-cp", class_path, "-Xmx384m", "-XX:+UseSerialGC"]
     command += [f"-Dhadoop.log.dir={folder}", *(["-XX:TieredStopAtLevel=1"] if short else [])]
+    nodes = {"namenode": f"{_NODE}.namenode.NameNode", "datanode": f"{_NODE}.datanode.DataNode"}
     log = folder / "namenode.log"
     with log.open("w") as out:
-        form = [*command, NODES["namenode"], "-format", "-nonInteractive"]
+        form = [*command, nodes["namenode"], "-format", "-nonInteractive"]
         if subprocess.run(form, cwd=folder, stdout=out, stderr=out, check=False).returncode:
             raise RuntimeError(f"the name node could not format its storage:\n{tail(log)}")
-    there = Hdfs(f"hdfs://{root}", rest, {}, folder, command)
+    running = []
     try:
-        for name in NODES:
-            there.start(name)
-        there.await_ready()
+        for name, main in nodes.items():
+            with (folder / f"{name}.log").open("a") as out:
+                running.append(
+                    subprocess.Popen(
+                        [*command, main],
+                        cwd=folder,
+                        stdout=out,
+                        stderr=out,
+                        start_new_session=True,
+                    )
+                )
+        there = Hdfs(f"hdfs://{root}", rest, running[-1])
+        deadline = time.monotonic() + START_S
+        while not there.ready():
+            if time.monotonic() > deadline or any(node.poll() is not None for node in running):
+                ends = "\n".join(tail(folder / f"{name}.log") for name in nodes)
+                raise RuntimeError(f"HDFS did not come up:\n{ends}")
+            time.sleep(0.2)
         yield there
     finally:
-        for node in there.nodes.values():
+        for node in running:
             bury(node)
 
 

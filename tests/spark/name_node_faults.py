@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 from hdfs_server import Hdfs
@@ -77,7 +76,7 @@ def name_node_faults(there: Hdfs, fault: Fault) -> Iterator[NameNodeFaults]:
     """For the time of a block; data nodes and REST are as they were."""
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    seen = replace(there, root=f"hdfs://127.0.0.1:{port}")
+    seen = Hdfs(f"hdfs://127.0.0.1:{port}", there.rest, there.data_node)
     faults = NameNodeFaults(seen, fault)
     real = there.root.rpartition(":")[2]
 

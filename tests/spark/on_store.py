@@ -38,6 +38,17 @@ READS = 10
 TIDY = "tidy"
 # How often it may fail, and is then made and started again in its process; no conf of Spark.
 STARTS = "starts"
+# Of a job in a short life in which every kind of request goes wrong: as many failures in a row as
+# no job sees.
+OFTEN_FAILING = {
+    TIDY: "true",
+    "spark.absflow.restart.attempts": "1000",
+    "spark.absflow.restart.initial-delay": "100ms",
+    "spark.absflow.restart.multiplier": "1",
+    "spark.absflow.checkpoint.interval": "200ms",
+    "spark.absflow.checkpoint.retained": "2",
+    "spark.absflow.lineage.max-sets": "2",
+}
 
 
 class Server(Protocol):
@@ -140,7 +151,7 @@ def main(root: Path, place: str, more: dict[str, str]) -> None:
 
 def ended(spark: SparkSession, root: Path, place: str, starts: int) -> absflow.Run:
     """The job at its end, by one of so many starts; what the others failed with is printed."""
-    for left in range(starts - 1, -1, -1):
+    while True:
         job = chain(spark, root, f"{place}/sink")
         add_outside(job)
         try:
@@ -148,10 +159,10 @@ def ended(spark: SparkSession, root: Path, place: str, starts: int) -> absflow.R
             assert run.await_termination(timeout=300)
             return run
         except (absflow.AbsflowError, PySparkException, Py4JJavaError):
-            if not left:
+            starts -= 1
+            if not starts:
                 raise
             print("failed:", traceback.format_exc(), flush=True)
-    raise ValueError(f"found {starts} starts; at least one is needed")
 
 
 def check(spark: SparkSession, root: Path, place: str, checkpoint: int) -> None:

@@ -7,23 +7,13 @@ from typing import Any
 
 import pytest
 from diamond import write_source
-from on_store import TIDY, class_path, run_to_end
+from on_store import OFTEN_FAILING, class_path, run_to_end
 from s3_faults import Fault
 from s3_server import s3_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 FILES = 10
-MORE = {
-    TIDY: "true",
-    # In a row, for every kind of request goes wrong: no job sees that many at a time.
-    "spark.absflow.restart.attempts": "1000",
-    "spark.absflow.restart.initial-delay": "100ms",
-    "spark.absflow.restart.multiplier": "1",
-    "spark.absflow.checkpoint.interval": "200ms",
-    "spark.absflow.checkpoint.retained": "2",
-    "spark.absflow.lineage.max-sets": "2",
-}
 RESTORE = {"spark.absflow.restore.from": "latest"}
 
 
@@ -40,7 +30,7 @@ def test_each_kind_of_request_goes_wrong_once(tmp_path: Path, fault: Fault) -> N
         # then it is made again. A running job sees to that itself.
         starts = 10 if fault in (Fault.CUT, Fault.STALE) else 1
         for more in ({}, RESTORE):
-            run_at_last(starts, tmp_path, bucket, server, jars, {**MORE, **more})
+            run_at_last(starts, tmp_path, bucket, server, jars, {**OFTEN_FAILING, **more})
         counts, failed = server.counts(), server.failed()
     print(len(failed), "kinds of requests went wrong:", *sorted(failed), sep="\n")
     assert set(failed.values()) == {1}
@@ -85,7 +75,7 @@ def test_a_request_without_an_answer_is_made_again(tmp_path: Path) -> None:
     """Behind the timeout of each client, of which the JVM's cannot be shorter than 15 s."""
     write_source(tmp_path / "a", files=FILES, rows=50, seed=26)
     timeouts = ("connection.timeout", "connection.part.upload.timeout")
-    more = MORE | {f"spark.hadoop.fs.s3a.{name}": "15s" for name in timeouts}
+    more = OFTEN_FAILING | {f"spark.hadoop.fs.s3a.{name}": "15s" for name in timeouts}
     with s3_server(tmp_path) as server:
         bucket = server.bucket("hangs")
         for kinds in HANG.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import signal
 import time
@@ -98,22 +99,22 @@ def _hanging_put(server: S3Server) -> Callable[..., AbstractContextManager[Calla
 def _stopped_node(there: Hdfs) -> Callable[..., AbstractContextManager[Callable[[], bool]]]:
     @contextmanager
     def writing(kind: str, _: Place) -> Iterator[Callable[[], bool]]:
-        node = there.nodes["datanode"]
+        node = there.data_node.pid
 
         def stopped() -> bool:
             """For half a second, or for as long as it takes where such a write is met."""
-            node.send_signal(signal.SIGSTOP)
+            os.kill(node, signal.SIGSTOP)
             end = time.monotonic() + 0.5
             while time.monotonic() < end:
                 if any(re.search(WRITTEN[kind], path) for path in there.open_files()):
                     return True
-            node.send_signal(signal.SIGCONT)
+            os.kill(node, signal.SIGCONT)
             return False
 
         try:
             yield stopped
         finally:
-            node.send_signal(signal.SIGCONT)
+            os.kill(node, signal.SIGCONT)
 
     return writing
 

@@ -8,24 +8,14 @@ import pytest
 from diamond import write_source
 from hdfs_server import hdfs
 from name_node_faults import CHANGES, name_node_faults
-from on_store import STARTS, TIDY, run_to_end
+from on_store import OFTEN_FAILING, STARTS, run_to_end
 from s3_faults import Fault
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 FILES = 10
-MORE = {
-    TIDY: "true",
-    # HDFS's client makes no call again, and at a start absflow does not, either.
-    STARTS: "200",
-    "spark.absflow.restart.attempts": "1000",
-    "spark.absflow.restart.initial-delay": "100ms",
-    "spark.absflow.restart.multiplier": "1",
-    "spark.absflow.checkpoint.interval": "200ms",
-    "spark.absflow.checkpoint.retained": "2",
-    "spark.absflow.lineage.max-sets": "2",
-    "spark.absflow.state.max-inline": "1KiB",
-}
+# HDFS's client makes no call again, and at a start absflow does not, either.
+MORE = {**OFTEN_FAILING, STARTS: "200", "spark.absflow.state.max-inline": "1KiB"}
 ASKS = {"getBlockLocations", "getFileInfo", "getListing"}
 
 
