@@ -132,7 +132,9 @@ class Files:
             self._hadoop.delete_folder(path)
 
     def delete_empty_folder(self, path: str) -> None:
-        """Delete a directory if nothing is in it; not for object stores, which have no directories.
+        """Delete a directory if nothing is in it; nothing happens if there is none.
+
+        Not for what may be a file, which Hadoop's client would delete as well.
 
         Raises:
             StorageError: something is in it.

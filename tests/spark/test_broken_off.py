@@ -45,8 +45,13 @@ def test_it_is_created_all_the_same(
     assert found["properties"] == COMMITTED_OFTEN
 
 
-def test_what_is_no_table_that_was_begun_stays(spark: SparkSession, tmp_path: Path) -> None:
-    """Files of somebody, beside the log and in it."""
+@pytest.mark.parametrize("mounted", [True, False])
+def test_what_is_no_table_that_was_begun_stays(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounted: bool
+) -> None:
+    """Files of somebody, beside the log and in it, also where only Hadoop's client deletes."""
+    if not mounted:
+        monkeypatch.setattr(Files, "_at", lambda files, path: (files._hadoop, path))
     for name in ("beside/data", "within/_delta_log/data"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text("of somebody")

@@ -71,6 +71,8 @@ CHANNEL_PROPERTIES = {
     "delta.deletedFileRetentionDuration": "interval 10 minutes",
     "delta.dataSkippingNumIndexedCols": "0",
 }
+# What Delta makes in a log before its first version.
+_LOG_FOLDERS = ("_staged_commits", "_commits")
 
 
 def create(
@@ -120,22 +122,26 @@ def create(
 
 
 def _drop_begun_log(files: Files, path: str) -> bool:
-    """Delete a log that has no version, where there are directories; whether there was one.
+    """Delete a log that has no version; whether there was one.
 
     Who began it was killed, or a call to the storage failed. Delta takes such a directory for a
     table when it is to create one, and for none when it reads it: it would never be one.
     Directories are deleted only if they are empty, so a version that another driver commits
-    meanwhile stays.
+    meanwhile stays. Whatever else is in it is of somebody, and then all of it stays.
     """
     folder = f"{path}/_delta_log"
-    if files.is_bucket(path) or exists(files, path) or not files.exists(folder):
+    if exists(files, path) or not files.exists(folder):
         return False
     store, qualified = files.for_workers(folder)
-    for name in store.names(qualified):
-        if name.startswith("."):  # a version on its way, and its checksum
-            files.delete(f"{folder}/{name}")
-        else:  # Delta makes some directories beside it
-            files.delete_empty_folder(f"{folder}/{name}")
+    names = store.names(qualified)
+    # A version on its way, and its checksum.
+    hidden = [name for name in names if name.startswith(".")]
+    if not {*names} <= {*hidden, *_LOG_FOLDERS}:
+        return False
+    for name in hidden:
+        files.delete(f"{folder}/{name}")
+    for name in _LOG_FOLDERS:
+        files.delete_empty_folder(f"{folder}/{name}")
     files.delete_empty_folder(folder)
     return True
 
