@@ -232,6 +232,10 @@ def measured(job: Job) -> tuple[float, float, float]:
     run = job.start(OFTEN)
     often, never = job.speeds(run)
     run.stop()
+    facts = job.spark.read.format("delta").load(f"{job.place}/job/checkpoints")
+    checkpoints = facts.where("triggered_at IS NOT NULL").select("checkpoint_id").distinct().count()
+    compactions = facts.where("size(replaces) > 0").select("set_id").distinct().count()
+    print(f"{checkpoints} checkpoints, {compactions} compactions", flush=True)
     return often, 100 * (1 - often / never), job.restored()
 
 

@@ -13,10 +13,11 @@ the widths of Arrow's offsets, on slices, or on who has read the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from functools import reduce
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
@@ -24,16 +25,28 @@ from pyarrow import types
 from absflow.columnar.keys import NULL, Hashes, flat, hash64, hash_column, mix
 from absflow.protocol.checkpoints import SetDigest
 
-__all__ = ["added", "row_hashes", "set_digest", "set_digests", "signed", "total"]
+__all__ = [
+    "added",
+    "column_hashes",
+    "is_delete",
+    "row_hashes",
+    "set_digest",
+    "set_digests",
+    "signed",
+    "total",
+    "value_hashes",
+]
 
 # Columns of a state history that no digest is over: where the rows lie, not what they say.
 _OWN = ("set_id", "checkpoint_id", "key_group", "op")
 _PLACE = np.uint64(0x9E3779B97F4A7C15)
+# Of a row that says that its key has state, and of one that says that it was deleted.
+_DELETED = hash64([pa.array([False, True])])
 
 
 def set_digests(rows: pa.Table) -> list[SetDigest]:
     """The digest of each set in rows of a state history."""
-    hashes = _row_hashes(rows)
+    hashes = row_hashes(rows["op"], column_hashes(rows).values())
     ids = rows["set_id"].to_numpy()
     found = []
     for set_id in np.unique(ids):
@@ -44,14 +57,18 @@ def set_digests(rows: pa.Table) -> list[SetDigest]:
 
 def set_digest(set_id: int, batches: Iterable[pa.RecordBatch]) -> SetDigest:
     """The digest of rows that are all of one set, whether they say which or not."""
-    parts = (SetDigest(set_id, rows.num_rows, total(_row_hashes(rows))) for rows in batches)
+    parts = (
+        SetDigest(
+            set_id, rows.num_rows, total(row_hashes(rows["op"], column_hashes(rows).values()))
+        )
+        for rows in batches
+    )
     return added([SetDigest(set_id, 0, 0), *parts])[set_id]
 
 
-def _row_hashes(rows: pa.Table | pa.RecordBatch) -> Hashes:
-    names = enumerate(rows.schema.names)
-    columns = [rows.column(place) for place, name in names if name not in _OWN]
-    return row_hashes(pc.equal(rows["op"], "delete"), columns)
+def column_hashes(rows: pa.Table | pa.RecordBatch) -> Mapping[str, Hashes]:
+    """The hashes of the values in each column of a state history that a digest is over."""
+    return {name: value_hashes(rows[name]) for name in rows.schema.names if name not in _OWN}
 
 
 def added(parts: Iterable[SetDigest]) -> dict[int, SetDigest]:
@@ -64,19 +81,33 @@ def added(parts: Iterable[SetDigest]) -> dict[int, SetDigest]:
     return whole
 
 
-def row_hashes(
-    deleted: pa.Array | pa.ChunkedArray, columns: Sequence[pa.Array | pa.ChunkedArray]
-) -> Hashes:
+def row_hashes(op: pa.Array | pa.ChunkedArray, columns: Iterable[Hashes]) -> Hashes:
     """The hash of each row of a set.
 
     Args:
-        deleted: whether the row says that its key was deleted; never null.
-        columns: its key columns, then its state columns.
+        op: what the row says, ``delete`` or ``upsert``; never null.
+        columns: of its key columns, then its state columns, the hash of each value.
     """
-    hashes = hash64([deleted])
+    hashes = _DELETED[is_delete(op).astype(np.int8)]
     for column in columns:
-        hashes = mix(hashes ^ _hash(flat(column)))
+        hashes = mix(hashes ^ column)
     return hashes
+
+
+def is_delete(op: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Whether a row says that its key was deleted; of a dictionary each word is compared once."""
+    op = flat(op)
+    if types.is_dictionary(op.type):
+        words = pc.equal(op.dictionary, "delete").to_numpy(zero_copy_only=False)
+        found: npt.NDArray[np.bool_] = words[op.indices.to_numpy()]
+        return found
+    found = pc.equal(op, "delete").to_numpy(zero_copy_only=False)
+    return found
+
+
+def value_hashes(column: pa.Array | pa.ChunkedArray) -> Hashes:
+    """The hash of each value of a column; of what a key may be, that of a key."""
+    return _hash(flat(column))
 
 
 def total(hashes: Hashes) -> int:

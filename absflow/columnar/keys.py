@@ -34,6 +34,7 @@ __all__ = [
     "check_key_type",
     "factorize",
     "flat",
+    "fold",
     "hash64",
     "hash_column",
     "key_groups",
@@ -96,9 +97,14 @@ def key_groups(columns: Sequence[pa.Array], groups: int) -> npt.NDArray[np.int32
 
 def hash64(columns: Sequence[pa.Array]) -> Hashes:
     """The 64-bit hash of every row over ``columns``; see the module for its definition."""
+    return fold([hash_column(flat(column)) for column in columns])
+
+
+def fold(columns: Sequence[Hashes]) -> Hashes:
+    """The hash of every row, by those of its values in each column."""
     result = np.full(len(columns[0]), _SEED, dtype=np.uint64)
-    for column in columns:
-        result = mix(result ^ hash_column(flat(column)))
+    for hashes in columns:
+        result = mix(result ^ hashes)
     return result
 
 

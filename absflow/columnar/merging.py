@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from absflow.columnar.keys import Codes, factorize, flat, hash64, key_groups
+from absflow.columnar.digest import column_hashes, row_hashes
+from absflow.columnar.keys import Codes, Hashes, factorize, flat, fold, hash64
 from absflow.errors import StorageError
 
-__all__ = ["Shares", "last_changes"]
+__all__ = ["HashedRows", "Shares", "last_changes", "last_of_each"]
 
-# The hash table of so many rows stays in a core's cache: that of a million keys takes four times
-# as long for each row.
-_TOGETHER = 1 << 16
+_INT32 = np.iinfo(np.int32)
 
 
 def last_changes(rows: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -30,28 +30,79 @@ def last_changes(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     >>> last_changes(rows, ["k"]).to_pylist()
     [{'k': 'b', 'v': 2}, {'k': 'a', 'v': 3}]
     """
-    # In one piece, or each of the parts would make one of them again.
-    keys = pa.table([flat(rows[name]) for name in key], names=list(key))
-    stays = np.zeros(rows.num_rows, dtype=bool)
-    for places in _by_hash(keys):
-        codes, unique = factorize(keys.take(pa.array(places)))
-        last = np.empty(unique.num_rows, dtype=np.int64)
-        last[codes] = places  # of several rows of a key NumPy assigns the last
-        stays[last] = True
-    return rows.filter(pa.array(stays))
+    keys = rows.select(list(key))
+    return rows.filter(pa.array(last_of_each(keys, hash64(keys.columns))))
 
 
-def _by_hash(keys: pa.Table) -> Iterator[Codes]:
-    """The places of all rows, rising, in parts of about :data:`_TOGETHER`; a key is in one."""
-    bits = min(8, (keys.num_rows // _TOGETHER).bit_length())
-    if not bits:
-        yield np.arange(keys.num_rows)
-        return
-    # The upper bits: the rows may be of one key group, which the lower ones say.
-    hashes = (hash64(batch.columns) for batch in keys.to_batches(_TOGETHER))
-    parts = np.concatenate([(of >> np.uint64(64 - bits)).astype(np.uint8) for of in hashes])
-    order = np.argsort(parts, kind="stable")
-    yield from np.split(order, np.cumsum(np.bincount(parts))[:-1])
+def last_of_each(keys: pa.Table, hashes: Hashes) -> npt.NDArray[np.bool_]:
+    """Of each row whether it is the last one of its key.
+
+    To sort numbers takes a third of the time of a hash table for them: a million keys are more than
+    a core's cache holds.
+
+    Args:
+        keys: n rows of key columns.
+        hashes: their n hashes, of equal keys the same.
+    """
+    rows = len(hashes)
+    bits = np.uint64(rows.bit_length())
+    # A hash's upper bits, and below them the row: so the rows of a key stand together, in order.
+    sorted_ = hashes >> bits << bits | np.arange(rows, dtype=np.uint64)
+    sorted_.sort()
+    places: Codes = (sorted_ & ((np.uint64(1) << bits) - np.uint64(1))).view(np.int64)
+    sorted_ >>= bits
+    again = sorted_[1:] == sorted_[:-1]
+    earlier, later = places[:-1][again], places[1:][again]
+    last = np.ones(rows, dtype=bool)
+    last[earlier] = False
+    # In one piece, or each `take` would make one of them again.
+    whole = pa.table([flat(column) for column in keys.columns], names=keys.column_names)
+    differs = _differ(whole, earlier, later)
+    if differs.any():
+        unsure = np.sort(places[np.isin(sorted_, sorted_[1:][again][differs])])
+        last[unsure] = _last_by_value(whole.take(pa.array(unsure)))
+    return last
+
+
+def _differ(keys: pa.Table, some: Codes, others: Codes) -> npt.NDArray[np.bool_]:
+    """Of each of two rows whether their keys are, or may be, not the same; nulls may be."""
+    same = np.ones(len(some), dtype=bool)
+    for column in keys.columns:
+        equal = pc.equal(column.take(pa.array(some)), column.take(pa.array(others)))
+        same &= flat(pc.fill_null(equal, False)).to_numpy(zero_copy_only=False)
+    return ~same
+
+
+def _last_by_value(keys: pa.Table) -> npt.NDArray[np.bool_]:
+    """As :func:`last_of_each`, whatever their hashes are."""
+    codes, unique = factorize(keys)
+    row_of = np.empty(unique.num_rows, dtype=np.int64)
+    row_of[codes] = np.arange(len(codes))  # of several rows of a key NumPy assigns the last
+    last = np.zeros(len(codes), dtype=bool)
+    last[row_of] = True
+    return last
+
+
+@dataclass(frozen=True, slots=True)
+class HashedRows:
+    """Rows of a state history and their hashes, so that each value is hashed once.
+
+    Attributes:
+        rows: the n rows.
+        keys: n hashes of their keys (:mod:`absflow.columnar.keys`).
+        hashes: n hashes of the rows, as digests have them (:mod:`absflow.columnar.digest`).
+    """
+
+    rows: pa.RecordBatch
+    keys: Hashes
+    hashes: Hashes
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch, key: Sequence[str]) -> HashedRows:
+        """With the hashes of these rows; ``key`` names their key columns."""
+        columns = column_hashes(rows)
+        keys = fold([columns[name] for name in key])
+        return cls(rows, keys, row_hashes(rows["op"], columns.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,33 +137,54 @@ class Shares:
         """
         if not self.groups or bounds is None:
             return True
-        low, high = (bound * self.count // self.groups for bound in bounds)
-        # What is no key group is in some share, too, which sees that then.
-        return low <= share <= high or (share == self.count - 1 and bounds[1] >= self.groups)
+        least, most = self.said(share)
+        return bounds[0] <= most and least <= bounds[1]
 
-    def of(self, share: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def said(self, share: int) -> tuple[int, int]:
+        """The least and the greatest key group that a row of a share may say.
+
+        What is no key group is in the first or the last one, too, which refuses it.
+
+        >>> [Shares(["k"], 3, groups=8).said(share) for share in range(3)]
+        [(-2147483648, 2), (3, 5), (6, 2147483647)]
+        """
+        first, behind = (-(-at * self.groups // self.count) for at in (share, share + 1))
+        return (
+            first if share else _INT32.min,
+            behind - 1 if share < self.count - 1 else _INT32.max,
+        )
+
+    def of(self, share: int, rows: pa.RecordBatch) -> HashedRows:
         """The rows whose keys belong to a share.
 
         Raises:
             StorageError: a row has another key group than its key: it is of another number of them.
         """
         if self.groups:
-            own = self._key_groups(rows)
-            return rows.filter(pa.array(own.astype(np.int64) * self.count // self.groups == share))
-        if self.count == 1:
-            return rows
-        return rows.filter(pa.array(key_groups(self._keys(rows), self.count) == share))
+            # What a row says of its key group decides which share looks whether that is so.
+            said = rows["key_group"].fill_null(-1).to_numpy().astype(np.int64)
+            wrong = (said < 0) | (said >= self.groups)
+            mine = HashedRows.of(
+                _where(rows, wrong | (said * self.count // self.groups == share)), self.key
+            )
+            self._check_key_groups(mine)
+            return mine
+        if self.count > 1:
+            hashes = hash64([rows[name] for name in self.key])
+            rows = _where(rows, hashes % np.uint64(self.count) == share)
+        return HashedRows.of(rows, self.key)
 
-    def _keys(self, rows: pa.RecordBatch) -> list[pa.Array]:
-        return [rows[name] for name in self.key]
-
-    def _key_groups(self, rows: pa.RecordBatch) -> npt.NDArray[np.int32]:
-        own = key_groups(self._keys(rows), self.groups)
-        said = rows["key_group"].fill_null(-1).to_numpy()
+    def _check_key_groups(self, mine: HashedRows) -> None:
+        own = (mine.keys % np.uint64(self.groups)).astype(np.int32)
+        said = mine.rows["key_group"].fill_null(-1).to_numpy()
         if not np.array_equal(own, said):
             at = int(np.flatnonzero(own != said)[0])
             raise StorageError(
                 f"a row of a state history is in key group {said[at]}, but its key is in "
                 f"{own[at]} of {self.groups}: only absflow may write there"
             )
-        return own
+
+
+def _where(rows: pa.RecordBatch, mask: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    """Most files are of one share, and all of their rows stay."""
+    return rows if mask.all() else rows.filter(pa.array(mask))

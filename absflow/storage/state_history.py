@@ -10,7 +10,12 @@ from pyspark.sql import functions as F
 
 from absflow.storage.sql import quoted
 
-__all__ = ["history_columns", "live_rows", "newest_rows"]
+__all__ = ["GROUP_ROWS", "OPS", "history_columns", "in_memory", "live_rows", "newest_rows"]
+
+# What a row says of its key: that it has this state, or none any more.
+OPS = ("upsert", "delete")
+# Rows of a row group: a set lies key group by key group, and who reads some of them reads few more.
+GROUP_ROWS = 65_536
 
 
 def history_columns(keys: pa.Schema, state: pa.Schema) -> pa.Schema:
@@ -22,6 +27,12 @@ def history_columns(keys: pa.Schema, state: pa.Schema) -> pa.Schema:
         pa.field("op", pa.string()),
     ]
     return pa.schema([*own, *keys, *state])
+
+
+def in_memory(columns: pa.Schema) -> pa.Schema:
+    """Columns of a state history as workers have them: two words are not many strings."""
+    place = columns.get_field_index("op")
+    return columns.set(place, pa.field("op", pa.dictionary(pa.int32(), pa.string())))
 
 
 def newest_rows(rows: DataFrame, keys: Sequence[str], lineage: Sequence[int]) -> DataFrame:

@@ -11,15 +11,11 @@ from arrow_cases import VALUE_TYPES, arrays, examples, laid_out
 from hypothesis import given
 from hypothesis import strategies as st
 
-from absflow.columnar.digest import row_hashes, signed, total
+from absflow.columnar.digest import is_delete, row_hashes, signed, total, value_hashes
 
 
-def _live(count):
-    return pa.array(np.zeros(count, dtype=bool))
-
-
-def hashes(column):
-    return row_hashes(_live(len(column)), [column])
+def hashes(*columns, op="upsert"):
+    return row_hashes(pa.array([op] * len(columns[0])), map(value_hashes, columns))
 
 
 @pytest.mark.parametrize("kind", sorted(VALUE_TYPES))
@@ -50,7 +46,7 @@ def test_a_sum_knows_no_order_and_adds_up():
     all_ = total(hashes(column))
     mixed = column.take(pa.array([3, 5, 0, 1, 4, 2]))
     assert total(hashes(mixed)) == all_
-    parts = [total(row_hashes(_live(3), [column[:3]])), total(row_hashes(_live(3), [column[3:]]))]
+    parts = [total(hashes(column[:3])), total(hashes(column[3:]))]
     assert signed(sum(parts)) == all_
     assert total(hashes(column[:5])) != all_
     assert total(hashes(column[:0])) == 0
@@ -83,8 +79,19 @@ def test_what_differs_has_another_digest(one, other):
 def test_columns_and_deletions_are_told_apart():
     """A value in the place of another column's, and a tombstone in the place of a row."""
     a, b = pa.array([1]), pa.array([2])
-    assert total(row_hashes(_live(1), [a, b])) != total(row_hashes(_live(1), [b, a]))
-    assert total(row_hashes(_live(1), [a, b])) != total(row_hashes(pa.array([True]), [a, b]))
+    assert total(hashes(a, b)) != total(hashes(b, a))
+    assert total(hashes(a, b)) != total(hashes(a, b, op="delete"))
+
+
+def test_deletions_are_found_however_they_are_said():
+    """As words, as a dictionary in any order, in several chunks, and if there are none."""
+    words = pa.array(["upsert", "delete", "upsert", "delete"])
+    for op in (words, words.dictionary_encode(), words[1:].dictionary_encode()):
+        due = [word == "delete" for word in op.to_pylist()]
+        assert is_delete(op).tolist() == due
+        assert is_delete(op[1:]).tolist() == due[1:]
+        assert is_delete(pa.chunked_array([op[:1], op[1:]])).tolist() == due
+        assert is_delete(op[:0]).tolist() == []
 
 
 def test_one_nan_and_one_order_of_maps():

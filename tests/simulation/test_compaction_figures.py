@@ -35,11 +35,11 @@ def test_to_merge_all_sets_grows_with_the_state():
 @pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize("max_sets", [1, 3, 8, 20])
 def test_a_restore_reads_few_sets_and_few_rows_in_vain(workload, max_sets):
-    """At most ``lineage.max-sets`` sets, and 2 rows for each live key, whatever changes."""
+    """At most ``lineage.max-sets`` sets, and 3 rows for each live key, whatever changes."""
     policy = RetentionPolicy(max_lineage=max_sets, free_dead=0)
     found = simulate(WORKLOADS[workload], policy, size=2_000, share=SHARE, checkpoints=150)
     assert found.most_sets <= max_sets
-    assert found.most_read <= 2
+    assert found.most_read <= 3
 
 
 def test_free_rows_save_compactions_of_small_states():
@@ -47,5 +47,5 @@ def test_free_rows_save_compactions_of_small_states():
     always = simulate(WORKLOADS["uniform updates"], POLICY, size=50, share=50, checkpoints=200)
     policy = RetentionPolicy(max_lineage=20)
     seldom = simulate(WORKLOADS["uniform updates"], policy, size=50, share=50, checkpoints=200)
-    assert always.compactions > 80
-    assert seldom.compactions < 12
+    assert always.compactions > 40
+    assert seldom.compactions < 10

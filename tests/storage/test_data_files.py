@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import json
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
@@ -17,6 +18,7 @@ from damaging import flip_in_values
 from absflow.errors import StorageError
 from absflow.storage.delta import data_files
 from absflow.storage.delta.data_files import PlainTable, is_plain, write
+from absflow.storage.delta.data_rows import Within, batches_of
 from absflow.storage.stores.mounted import MountedStore
 
 NUMBERS = pa.schema([("n", pa.int64()), ("p", pa.int64())])
@@ -312,3 +314,24 @@ def with_dictionary(table: pa.Table) -> set[str]:
     group = pq.read_metadata(pa.BufferReader(data)).row_group(0)
     columns = map(group.column, range(group.num_columns))
     return {each.path_in_schema for each in columns if each.has_dictionary_page}
+
+
+def test_row_groups_that_have_none_of_the_rows_are_left_out() -> None:
+    """Those that do not say what they have are read, and so are those with a null."""
+    numbers: list[Any] = [0, 0, 1, 2, None, 9, 3, 3, 4]
+    rows = pa.table({"other": range(9), "n": pa.array(numbers, pa.int32())})
+    for said in (["n"], False):
+        file = io.BytesIO()
+        pq.write_table(rows, file, row_group_size=2, write_statistics=said)
+        for least, most in ((0, 0), (1, 2), (3, 3), (4, 8), (-5, -1), (0, 9)):
+            found = batches_of(file.getvalue(), rows.schema, Within("n", least, most))
+            read = pa.Table.from_batches(found, rows.schema).to_pylist()
+            due = [
+                row
+                for at in range(0, 9, 2)
+                for row in rows.slice(at, 2).to_pylist()
+                if not said
+                or None in numbers[at : at + 2]
+                or (min(numbers[at : at + 2]) <= most and least <= max(numbers[at : at + 2]))
+            ]
+            assert read == due

@@ -42,8 +42,8 @@ def run_to_merge(rows: Sequence[int], live: int, policy: RetentionPolicy) -> int
         policy: what is to be kept.
 
     >>> policy = RetentionPolicy(max_lineage=4, free_dead=0)
-    >>> run_to_merge([1000, 600, 400], 1000, policy)
-    >>> run_to_merge([1000, 600, 450], 1000, policy)
+    >>> run_to_merge([1000, 900, 900, 200], 1000, policy)
+    >>> run_to_merge([1000, 900, 900, 201], 1000, policy)
     0
     >>> run_to_merge([1000, 40, 10, 10, 10], 1000, policy)
     2

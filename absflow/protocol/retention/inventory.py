@@ -38,13 +38,14 @@ class RetentionPolicy:
         retained: completed checkpoints to keep, savepoints not counted; at least 1.
         max_lineage: sets that a stage's state may be read from before some are compacted; at
             least 1.
-        max_dead: rows that a restore may read in vain, for each live key.
+        max_dead: rows that a restore may read in vain, for each live key; two, as RocksDB's
+            universal compaction has it.
         free_dead: so many it may always read in vain: they take less time than a compaction.
     """
 
     retained: int = 1
     max_lineage: int = 10
-    max_dead: float = 1.0
+    max_dead: float = 2.0
     free_dead: int = FEW_ROWS
 
 

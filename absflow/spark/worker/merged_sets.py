@@ -13,21 +13,24 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from absflow.columnar.digest import added, set_digest
+from absflow.columnar.digest import added, is_delete, total
 from absflow.columnar.expiry import expired
-from absflow.columnar.merging import Shares, last_changes
+from absflow.columnar.keys import Hashes
+from absflow.columnar.merging import HashedRows, Shares, last_of_each
+from absflow.columnar.pieces import where
 from absflow.protocol.checkpoints import SetDigest
 from absflow.protocol.lineage import Compacted, begin_of, end_of
 from absflow.spark.worker.set_rows import SetFiles
 from absflow.storage.delta import data_rows
 from absflow.storage.delta.data_files import PlainTable
+from absflow.storage.delta.data_rows import Within
 from absflow.storage.delta.log import file_of
 from absflow.storage.delta.transactions import written_by_workers
 from absflow.storage.files import Files
 from absflow.storage.session import checks_pages
+from absflow.storage.state_history import GROUP_ROWS, in_memory
 
 __all__ = ["SHARE_BYTES", "MergedSet", "merge_sets"]
 
@@ -86,14 +89,15 @@ def merge_sets(
 
     def written(number: int) -> Iterator[dict[str, Any] | str]:
         parts, digests = [], []
+        within = Within("key_group", *shares.said(number)) if groups else None
         for file, bounds, set_id in ordered:
             if shares.may_have(number, bounds):
-                for batch in data_rows.rows_of(store, file, inside, check=check):
+                for batch in data_rows.rows_of(store, file, inside, within, check=check):
                     parts.append(shares.of(number, batch))
-                    digests.append(set_digest(set_id, parts[-1:]))
-        batches = merge.rows(parts)
-        yield from table.write(batches)
-        digests.append(set_digest(fact.set_id, batches))
+                    digests.append(_digest(set_id, parts[-1].hashes))
+        batches, hashes = merge.rows(parts)
+        yield from table.write(batches, GROUP_ROWS)
+        digests.append(_digest(fact.set_id, hashes))
         for digest in added(digests).values():
             yield json.dumps(astuple(digest))
 
@@ -117,20 +121,38 @@ class _Merge:
 
     @property
     def inside(self) -> pa.Schema:
-        """The columns that are in the files: the set is in their paths."""
-        return pa.schema([field for field in self.schema if field.name != "set_id"])
+        """What is read; the ids will be others."""
+        return in_memory(pa.schema([f for f in self.schema if f.name not in self._ids]))
 
-    def rows(self, parts: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """The rows of a share, those of the older sets first."""
-        rows = last_changes(pa.Table.from_batches(parts, self.inside), self.key)
+    @property
+    def _ids(self) -> Mapping[str, int]:
+        return {"set_id": self.fact.set_id, "checkpoint_id": end_of(self.fact.set_id)}
+
+    def rows(self, parts: Sequence[HashedRows]) -> tuple[list[pa.RecordBatch], Hashes]:
+        """The rows that are left of a share, and their hashes.
+
+        Args:
+            parts: its rows, those of the older sets first.
+        """
+        rows = pa.Table.from_batches([part.rows for part in parts], self.inside)
+        keys, hashes = (
+            np.concatenate([np.empty(0, dtype=np.uint64), *found])
+            for found in ([part.keys for part in parts], [part.hashes for part in parts])
+        )
+        stays = last_of_each(rows.select(list(self.key)), keys)
         # With older sets below, a deletion still has something to hide.
         if begin_of(self.fact.set_id) == 0:
-            rows = rows.filter(pc.equal(rows["op"], "upsert"))
+            stays &= ~is_delete(rows["op"])
         gone = expired(rows, self.expired_upto)
         if gone is not None:
-            rows = rows.filter(pa.array(~gone))
-        ids = {"set_id": self.fact.set_id, "checkpoint_id": end_of(self.fact.set_id)}
-        own = {name: pa.array(np.full(rows.num_rows, value)) for name, value in ids.items()}
+            stays &= ~gone
+        return [self._in_set(part) for part in where(rows, stays)], hashes[stays]
+
+    def _in_set(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        own = {name: pa.array(np.full(len(rows), value)) for name, value in self._ids.items()}
         columns = [own[name] if name in own else rows[name] for name in self.schema.names]
-        made: list[pa.RecordBatch] = pa.Table.from_arrays(columns, schema=self.schema).to_batches()
-        return made
+        return pa.RecordBatch.from_arrays(columns, schema=in_memory(self.schema))
+
+
+def _digest(set_id: int, hashes: Hashes) -> SetDigest:
+    return SetDigest(set_id, len(hashes), total(hashes))

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from absflow.columnar.digest import set_digest
 from absflow.columnar.pages import Page, PageKind, decode
 from absflow.columnar.spec import StageSpec
 from absflow.columnar.state import DELETED, snapshot_schema
 from absflow.storage.delta.data_files import PlainTable
+from absflow.storage.state_history import GROUP_ROWS, OPS, in_memory
 
 __all__ = ["SnapshotFiles", "history_rows"]
 
@@ -57,8 +57,9 @@ class SnapshotFiles:
         inside = snapshot_schema(self.spec.keys, self.spec.state)
         for checkpoint_id in sorted({page.checkpoint_id for page in pages}):
             mine = [page for page in pages if page.checkpoint_id == checkpoint_id]
-            rows = list(history_rows(mine, self.spec.name, inside, self.table.schema))
-            adds = list(self.table.write(rows))
+            columns = in_memory(self.table.schema)
+            rows = list(history_rows(mine, self.spec.name, inside, columns))
+            adds = list(self.table.write(rows, GROUP_ROWS))
             digest = set_digest(checkpoint_id, rows)
             payload = json.dumps({"adds": adds, "digest": [digest.rows, digest.digest]}).encode()
             yield Page(
@@ -80,7 +81,7 @@ def history_rows(
         pages: the pages.
         stage: their stage, for errors.
         inside: what is in their payloads.
-        schema: the columns of the state history.
+        schema: the columns of the state history, also as :func:`in_memory` has them.
 
     Raises:
         PageCorruptError: a payload is not what was written.
@@ -96,6 +97,7 @@ def _set_rows(
 ) -> pa.RecordBatch:
     count = changed.num_rows
     ids = pa.repeat(pa.scalar(checkpoint_id, pa.int64()), count)
-    op = pc.if_else(changed.column(DELETED), "delete", "upsert")
-    own: list[Any] = [ids, ids, pa.repeat(pa.scalar(key_group, pa.int32()), count), op]
+    op = pa.DictionaryArray.from_arrays(changed.column(DELETED).cast(pa.int32()), OPS)
+    groups = pa.repeat(pa.scalar(key_group, pa.int32()), count)
+    own: list[Any] = [ids, ids, groups, op.cast(schema.field("op").type)]
     return pa.RecordBatch.from_arrays([*own, *changed.columns[:-1]], schema=schema)

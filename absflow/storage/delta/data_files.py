@@ -88,13 +88,15 @@ class PlainTable:
     codec: str
     spark: str
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-        """Files of these rows; yields the action that adds each."""
+    def write(
+        self, batches: Iterable[pa.RecordBatch], group_rows: int | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Files of these rows, in row groups of so many; yields the action that adds each."""
 
         def put(name: str, data: pa.Buffer) -> None:
             self.store.add(f"{self.folder}/{name}", data)
 
-        return write(batches, self.schema, self.metadata, self.codec, self.spark, put)
+        return write(batches, self.schema, self.metadata, self.codec, self.spark, put, group_rows)
 
 
 def is_plain(schema: pa.Schema, protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
@@ -157,32 +159,36 @@ def write(
     codec: str,
     spark: str,
     create: Callable[[str, pa.Buffer], None],
+    group_rows: int | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Write rows into files, one for each partition of the table that has any.
 
     Args:
         batches: the rows.
-        schema: their columns.
+        schema: their columns; of a dictionary, its values.
         metadata: the table's ``metaData`` action.
         codec: of :data:`CODECS`.
         spark: the version of Spark by whose rules the values are.
         create: puts a file in place, given its name from the table's path on.
+        group_rows: rows of a row group; None for as many as Arrow makes one.
 
     Yields:
         The action that adds each.
     """
     configuration = metadata.get("configuration", {})
     indexed = int(configuration.get("delta.dataSkippingNumIndexedCols", _INDEXED))
-    for table in gathered(batches, schema):
+    for table in gathered(batches):
+        _check(table.schema, schema)
         for values, part in _partitions(table, metadata["partitionColumns"]):
             named = {name: _NULL if value is None else value for name, value in values.items()}
             folder = "".join(f"{name}={value}/" for name, value in named.items())
             name = f"{folder}part-00000-{uuid.uuid4()}-c000.{codec}.parquet"
             file = pa.BufferOutputStream()
-            pq.write_table(
-                # Without it a reader takes old dates for those of the calendar of Spark 2.
-                part.replace_schema_metadata({"org.apache.spark.version": spark}),
+            with pq.ParquetWriter(
                 file,
+                part.schema,
+                # Of a dictionary in memory, a reader would make one again.
+                store_schema=False,
                 compression=CODECS[codec],
                 # What is declared in ns is us to Spark, which refuses a file with ns.
                 coerce_timestamps="us",
@@ -190,7 +196,10 @@ def write(
                 write_statistics=[f.name for f in part.schema if _has_bounds(f, part.schema)],
                 # As Spark's own writer does; whoever reads the file here looks at them.
                 write_page_checksum=True,
-            )
+            ) as writer:
+                # Without it a reader takes old dates for those of the calendar of Spark 2.
+                writer.add_key_value_metadata({"org.apache.spark.version": spark})
+                writer.write_table(part, group_rows)
             data = file.getvalue()
             create(name, data)
             columns = part.column_names if indexed < 0 else part.column_names[:indexed]
@@ -203,6 +212,12 @@ def write(
                 "stats": json.dumps(_statistics(part.select(columns), part.num_rows)),
             }
             yield {"add": add}
+
+
+def _check(seen: pa.Schema, due: pa.Schema) -> None:
+    values = [f.with_type(f.type.value_type) if types.is_dictionary(f.type) else f for f in seen]
+    if values != [*due]:
+        raise pa.ArrowInvalid(f"rows have the columns {seen}, but the table has {due}")
 
 
 def gathered(
@@ -264,9 +279,7 @@ def _repetitive(rows: pa.Table) -> list[str] | bool:
         return True
     first = rows.slice(0, _LOOKED_AT)
     most = first.num_rows // 2
-    return [
-        n for n in first.column_names if pc.count_distinct(first[n], mode="all").as_py() <= most
-    ]
+    return [n for n in first.column_names if len(pc.unique(first[n])) <= most]
 
 
 def _statistics(columns: pa.Table, rows: int) -> dict[str, Any]:
@@ -283,6 +296,8 @@ def _statistics(columns: pa.Table, rows: int) -> dict[str, Any]:
 
 def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
     """The least and greatest value as Delta says them; None if that cannot be said."""
+    if types.is_dictionary(column.type):
+        column = pc.unique(column).dictionary_decode()
     of = column.type
     if types.is_boolean(of) or types.is_binary(of) or types.is_decimal(of):
         return None
