@@ -4,12 +4,19 @@
 tests, on the cores that the job has: a name node and a data node for HDFS; for S3 moto, or MinIO,
 if ``MINIO`` names its program (``tests/spark/minio_server.py``). In each case and turn each store
 runs the same stage (``_workloads.py``, columnar form, 16 key groups, files of 200,000 rows from
-this disk) into a Delta sink beside its storage root. After its keys are loaded it takes a
-checkpoint every 20 s. The 10 s behind each trigger are a job with a checkpoint every 10 s, and the
+this disk) into a Delta sink beside its storage root.
+
+Where nearly all keys change from one checkpoint to the next, it takes a checkpoint every 20 s once
+its keys are loaded. The 10 s behind each trigger are a job with a checkpoint every 10 s, and the
 10 s behind those one without: both in one life, in turns, so that a JVM that gets warmer is in
-both. Then comes the time from a start that restores the newest checkpoint to the commit of its
-state. Every other turn goes through the stores the other way round. Beside that stands what the
-bare store takes for a file of 8 MB, and for one of 1 kB, by the clients that the workers have. With
+both. Where few change, such a checkpoint would have twice the changes, and a compaction is due
+after many. So there a life with a checkpoint every 10 s lasts until the first compaction has been
+made, which is one round of what such a job does, and one without checkpoints comes before and one
+after it.
+
+Then comes the time from a start that restores the newest checkpoint to the commit of its state.
+Every other turn goes through the stores the other way round. Beside that stands what the bare store
+takes for a file of 8 MB, and for one of 1 kB, by the clients that the workers have. With
 ``--write`` the figures go to ``docs/figures``; they are for this machine and this run only.
 """
 
@@ -23,7 +30,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -49,7 +56,10 @@ ROWS, FILES = 200_000, usual(500, 150)
 CASES = usual(
     ["100 k uniform keys", "1 M uniform keys", "10 M keys, 1 % a batch"], ["100 k uniform keys"]
 )
+# Of these few keys change from one checkpoint to the next.
+ROUNDS = ["10 M keys, 1 % a batch"]
 WITH_S = WITHOUT_S = 10
+WITHOUT_CHECKPOINTS_S = usual(60, 5)
 NEVER, OFTEN = "1h", f"{WITH_S + WITHOUT_S}s"
 SIZES = {"8 MB": (8 << 20, 16), "1 kB": (1 << 10, 200)}
 _PATIENCE_S = 900
@@ -119,6 +129,49 @@ class Job:
         assert len(pairs) >= PAIRS, (triggers, since, begins[-1])
         with_, without = np.sum(pairs, axis=0)
         return with_ / len(pairs) / WITH_S, without / len(pairs) / WITHOUT_S
+
+    def speed(self, run: absflow.Run, done: Callable[[], bool]) -> float:
+        """Rows per second once its keys are loaded, until this is so."""
+        self._await(run, lambda moments: len(moments) > self.workload.loads)
+        run.await_termination(timeout=WARM_S)
+        since = time.time()
+        moments = self._await(run, lambda moments: moments[-1][0] > since and done())
+        begins = np.array([at for at, _ in moments])
+        so_far = np.cumsum([0, *(rows for _, rows in moments[:-1])])
+        return float((so_far[-1] - np.interp(since, begins, so_far)) / (begins[-1] - since))
+
+    def without_checkpoints(self) -> float:
+        """Rows per second of a life that has none."""
+        run, begun = self.start(NEVER), 0.0
+
+        def done() -> bool:
+            nonlocal begun
+            begun = begun or time.monotonic()
+            return time.monotonic() - begun > WITHOUT_CHECKPOINTS_S
+
+        found = self.speed(run, done)
+        run.stop()
+        return found
+
+    def one_round(self) -> float:
+        """Rows per second with a checkpoint every 10 s, until sets have been compacted."""
+        run, looked = self.start(f"{WITH_S}s"), 0.0
+
+        def done() -> bool:
+            nonlocal looked
+            if time.monotonic() - looked < WITH_S / 2:
+                return False
+            looked = time.monotonic()
+            return any(
+                name.startswith("set_id=-")
+                for name in Files(self.spark).names(f"{self.place}/job/state/stage")
+            )
+
+        found = self.speed(run, done)
+        run.stop()
+        history = absflow.history(self.spark, f"{self.place}/job")
+        print(f"{history.checkpoints().count()} checkpoints up to a compaction", flush=True)
+        return found
 
     def _await(
         self, run: absflow.Run, ready: Callable[[list[tuple[float, int]]], bool]
@@ -213,7 +266,7 @@ def main(cases: list[str], runs: int, write: bool) -> None:
                     for store in [*stores][::step]:
                         place = f"{stores[store]}/{number}-{turn}"
                         job = Job(spark, WORKLOADS[case], source, place)
-                        found = measured(job)
+                        found = rounds(job) if case in ROUNDS else measured(job)
                         Files(spark).delete_folder(place)
                         print(f"{case}, {store}:", *(f"{v:,.1f}" for v in found), flush=True)
                         for results, value in zip(of_runs, found, strict=True):
@@ -232,11 +285,20 @@ def measured(job: Job) -> tuple[float, float, float]:
     run = job.start(OFTEN)
     often, never = job.speeds(run)
     run.stop()
-    facts = job.spark.read.format("delta").load(f"{job.place}/job/checkpoints")
-    checkpoints = facts.where("triggered_at IS NOT NULL").select("checkpoint_id").distinct().count()
-    compactions = facts.where("size(replaces) > 0").select("set_id").distinct().count()
-    print(f"{checkpoints} checkpoints, {compactions} compactions", flush=True)
     return often, 100 * (1 - often / never), job.restored()
+
+
+def rounds(job: Job) -> tuple[float, float, float]:
+    """As :func:`measured`, where few keys change from one checkpoint to the next."""
+    before, often, behind = (replace(job, place=f"{job.place}/{n}") for n in range(3))
+    never = [before.without_checkpoints()]
+    Files(job.spark).delete_folder(before.place)
+    with_ = often.one_round()
+    restored = often.restored()
+    Files(job.spark).delete_folder(often.place)
+    never.append(behind.without_checkpoints())
+    print("rows/s without checkpoints:", *(f"{speed:,.0f}" for speed in never), flush=True)
+    return with_, 100 * (1 - with_ / statistics.mean(never)), restored
 
 
 if __name__ == "__main__":
