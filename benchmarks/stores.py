@@ -155,17 +155,19 @@ class Job:
 
     def one_round(self) -> float:
         """Rows per second with a checkpoint every 10 s, until sets have been compacted."""
-        run, looked = self.start(f"{WITH_S}s"), 0.0
+        run, sets = self.start(f"{WITH_S}s"), f"{self.place}/job/state/stage"
+        looked, found_at = 0.0, float("inf")
 
         def done() -> bool:
-            nonlocal looked
-            if time.monotonic() - looked < WITH_S / 2:
-                return False
-            looked = time.monotonic()
-            return any(
-                name.startswith("set_id=-")
-                for name in Files(self.spark).names(f"{self.place}/job/state/stage")
-            )
+            nonlocal looked, found_at
+            now = time.monotonic()
+            if now - looked > WITH_S / 2:
+                looked = now
+                names = Files(self.spark).names(sets)
+                if any(name.startswith("set_id=-") for name in names):
+                    found_at = min(found_at, now)
+            # Its first file is there, and not yet its last one.
+            return now - found_at > WITH_S
 
         found = self.speed(run, done)
         run.stop()
