@@ -10,9 +10,9 @@ Where nearly all keys change from one checkpoint to the next, it takes a checkpo
 its keys are loaded. The 10 s behind each trigger are a job with a checkpoint every 10 s, and the
 10 s behind those one without: both in one life, in turns, so that a JVM that gets warmer is in
 both. Where few change, such a checkpoint would have twice the changes, and a compaction is due
-after many. So there a life with a checkpoint every 10 s lasts until the first compaction has been
-made, which is one round of what such a job does, and one without checkpoints comes before and one
-after it.
+after many. So there it takes one every 10 s until the first compaction has been made, which is one
+round of what such a job does, and is compared with the second halves of these 10 s, in which there
+is no checkpoint: but for the compaction, each has been completed by then.
 
 Then comes the time from a start that restores the newest checkpoint to the commit of its state.
 Every other turn goes through the stores the other way round. Beside that stands what the bare store
@@ -24,13 +24,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import statistics
 import sys
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -59,7 +60,6 @@ CASES = usual(
 # Of these few keys change from one checkpoint to the next.
 ROUNDS = ["10 M keys, 1 % a batch"]
 WITH_S = WITHOUT_S = 10
-WITHOUT_CHECKPOINTS_S = usual(60, 5)
 NEVER, OFTEN = "1h", f"{WITH_S + WITHOUT_S}s"
 SIZES = {"8 MB": (8 << 20, 16), "1 kB": (1 << 10, 200)}
 _PATIENCE_S = 900
@@ -112,55 +112,29 @@ class Job:
         since = time.time()
         run.await_termination(timeout=(PAIRS + 2) * (WITH_S + WITHOUT_S))
         moments = self._await(run, lambda moments: sum(at > since for at, _ in moments) > 1)
-        found = absflow.history(self.spark, f"{self.place}/job").checkpoints()
-        triggers = [at for (at,) in found.selectExpr("double(triggered_at)").collect()]
-        begins = np.array([at for at, _ in moments])
-        so_far = np.cumsum([0, *(rows for _, rows in moments[:-1])])
-
-        def rows(begin: float, seconds: int) -> float:
-            # A micro-batch that reaches over an end counts in part.
-            there = np.interp([begin, begin + seconds], begins, so_far)
-            return float(there[1] - there[0])
-
-        last = begins[-1] - WITH_S - WITHOUT_S
+        last, triggers = moments[-1][0] - WITH_S - WITHOUT_S, self._triggers()
         pairs = [
-            (rows(at, WITH_S), rows(at + WITH_S, WITHOUT_S)) for at in triggers if since < at < last
+            (_rows(moments, at, WITH_S), _rows(moments, at + WITH_S, WITHOUT_S))
+            for at in triggers
+            if since < at < last
         ]
-        assert len(pairs) >= PAIRS, (triggers, since, begins[-1])
+        assert len(pairs) >= PAIRS, (triggers, since, last)
         with_, without = np.sum(pairs, axis=0)
         return with_ / len(pairs) / WITH_S, without / len(pairs) / WITHOUT_S
 
-    def speed(self, run: absflow.Run, done: Callable[[], bool]) -> float:
-        """Rows per second once its keys are loaded, until this is so."""
+    def one_round(self, run: absflow.Run) -> tuple[float, float]:
+        """Rows per second from the load on until sets have been compacted; and beside checkpoints.
+
+        The latter in the second halves of the 10 s behind triggers, but for those of a compaction.
+        """
         self._await(run, lambda moments: len(moments) > self.workload.loads)
         run.await_termination(timeout=WARM_S)
-        since = time.time()
-        moments = self._await(run, lambda moments: moments[-1][0] > since and done())
-        begins = np.array([at for at, _ in moments])
-        so_far = np.cumsum([0, *(rows for _, rows in moments[:-1])])
-        return float((so_far[-1] - np.interp(since, begins, so_far)) / (begins[-1] - since))
+        since, looked, found_at = time.time(), 0.0, math.inf
+        sets = f"{self.place}/job/state/stage"
 
-    def without_checkpoints(self) -> float:
-        """Rows per second of a life that has none."""
-        run, begun = self.start(NEVER), 0.0
-
-        def done() -> bool:
-            nonlocal begun
-            begun = begun or time.monotonic()
-            return time.monotonic() - begun > WITHOUT_CHECKPOINTS_S
-
-        found = self.speed(run, done)
-        run.stop()
-        return found
-
-    def one_round(self) -> float:
-        """Rows per second with a checkpoint every 10 s, until sets have been compacted."""
-        run, sets = self.start(f"{WITH_S}s"), f"{self.place}/job/state/stage"
-        looked, found_at = 0.0, float("inf")
-
-        def done() -> bool:
+        def done(_: object) -> bool:
             nonlocal looked, found_at
-            now = time.monotonic()
+            now = time.time()
             if now - looked > WITH_S / 2:
                 looked = now
                 names = Files(self.spark).names(sets)
@@ -169,11 +143,20 @@ class Job:
             # Its first file is there, and not yet its last one.
             return now - found_at > WITH_S
 
-        found = self.speed(run, done)
-        run.stop()
-        history = absflow.history(self.spark, f"{self.place}/job")
-        print(f"{history.checkpoints().count()} checkpoints up to a compaction", flush=True)
-        return found
+        moments, triggers = self._await(run, done), self._triggers()
+        last = moments[-1][0]
+        beside = [
+            _rows(moments, at + WITH_S / 2, WITH_S / 2)
+            for at in triggers
+            if since < at < last - WITH_S and not found_at - 2 * WITH_S < at < found_at + WITH_S
+        ]
+        print(f"{len(triggers)} checkpoints up to a compaction", flush=True)
+        often = _rows(moments, since, last - since) / (last - since)
+        return often, statistics.mean(beside) / (WITH_S / 2)
+
+    def _triggers(self) -> list[float]:
+        found = absflow.history(self.spark, f"{self.place}/job").checkpoints()
+        return [at for (at,) in found.selectExpr("double(triggered_at)").collect()]
 
     def _await(
         self, run: absflow.Run, ready: Callable[[list[tuple[float, int]]], bool]
@@ -202,6 +185,14 @@ class Job:
         took = time.monotonic() - since
         run.stop()
         return took
+
+
+def _rows(moments: list[tuple[float, int]], begin: float, seconds: float) -> float:
+    """Rows of so many seconds; a micro-batch that reaches over an end counts in part."""
+    begins = [at for at, _ in moments]
+    so_far = np.cumsum([0, *(rows for _, rows in moments[:-1])])
+    there = np.interp([begin, begin + seconds], begins, so_far)
+    return float(there[1] - there[0])
 
 
 def bare(spark: SparkSession, place: str) -> dict[str, tuple[float, float]]:
@@ -268,7 +259,7 @@ def main(cases: list[str], runs: int, write: bool) -> None:
                     for store in [*stores][::step]:
                         place = f"{stores[store]}/{number}-{turn}"
                         job = Job(spark, WORKLOADS[case], source, place)
-                        found = rounds(job) if case in ROUNDS else measured(job)
+                        found = measured(job, one_round=case in ROUNDS)
                         Files(spark).delete_folder(place)
                         print(f"{case}, {store}:", *(f"{v:,.1f}" for v in found), flush=True)
                         for results, value in zip(of_runs, found, strict=True):
@@ -282,25 +273,12 @@ def main(cases: list[str], runs: int, write: bool) -> None:
             results.write()
 
 
-def measured(job: Job) -> tuple[float, float, float]:
+def measured(job: Job, *, one_round: bool) -> tuple[float, float, float]:
     """Rows per second with checkpoints; what they cost, in %; and the seconds of a restore."""
-    run = job.start(OFTEN)
-    often, never = job.speeds(run)
+    run = job.start(f"{WITH_S}s" if one_round else OFTEN)
+    often, never = job.one_round(run) if one_round else job.speeds(run)
     run.stop()
     return often, 100 * (1 - often / never), job.restored()
-
-
-def rounds(job: Job) -> tuple[float, float, float]:
-    """As :func:`measured`, where few keys change from one checkpoint to the next."""
-    before, often, behind = (replace(job, place=f"{job.place}/{n}") for n in range(3))
-    never = [before.without_checkpoints()]
-    Files(job.spark).delete_folder(before.place)
-    with_ = often.one_round()
-    restored = often.restored()
-    Files(job.spark).delete_folder(often.place)
-    never.append(behind.without_checkpoints())
-    print("rows/s without checkpoints:", *(f"{speed:,.0f}" for speed in never), flush=True)
-    return with_, 100 * (1 - with_ / statistics.mean(never)), restored
 
 
 if __name__ == "__main__":
