@@ -40,8 +40,8 @@ __all__ = [
 # Columns of a state history that no digest is over: where the rows lie, not what they say.
 _OWN = ("set_id", "checkpoint_id", "key_group", "op")
 _PLACE = np.uint64(0x9E3779B97F4A7C15)
-# Of a row that says that its key has state, and of one that says that it was deleted.
-_DELETED = hash64([pa.array([False, True])])
+# Of a row that says that its key has state, that it was deleted, and nothing, which is damage.
+_DELETED = hash64([pa.array([False, True, None])])
 
 
 def set_digests(rows: pa.Table) -> list[SetDigest]:
@@ -85,10 +85,12 @@ def row_hashes(op: pa.Array | pa.ChunkedArray, columns: Iterable[Hashes]) -> Has
     """The hash of each row of a set.
 
     Args:
-        op: what the row says, ``delete`` or ``upsert``; never null.
+        op: what the row says, ``delete`` or ``upsert``.
         columns: of its key columns, then its state columns, the hash of each value.
     """
     hashes = _DELETED[is_delete(op).astype(np.int8)]
+    if op.null_count:
+        hashes = np.where(flat(op.is_null()).to_numpy(zero_copy_only=False), _DELETED[2], hashes)
     for column in columns:
         hashes = mix(hashes ^ column)
     return hashes
@@ -98,10 +100,10 @@ def is_delete(op: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     """Whether a row says that its key was deleted; of a dictionary each word is compared once."""
     op = flat(op)
     if types.is_dictionary(op.type):
-        words = pc.equal(op.dictionary, "delete").to_numpy(zero_copy_only=False)
-        found: npt.NDArray[np.bool_] = words[op.indices.to_numpy()]
-        return found
-    found = pc.equal(op, "delete").to_numpy(zero_copy_only=False)
+        said = pc.equal(op.dictionary, "delete").take(op.indices)
+    else:
+        said = pc.equal(op, "delete")
+    found: npt.NDArray[np.bool_] = pc.fill_null(said, False).to_numpy(zero_copy_only=False)
     return found
 
 

@@ -85,13 +85,26 @@ def test_columns_and_deletions_are_told_apart():
 
 def test_deletions_are_found_however_they_are_said():
     """As words, as a dictionary in any order, in several chunks, and if there are none."""
-    words = pa.array(["upsert", "delete", "upsert", "delete"])
+    words = pa.array(["upsert", "delete", "upsert", "delete", None])
     for op in (words, words.dictionary_encode(), words[1:].dictionary_encode()):
         due = [word == "delete" for word in op.to_pylist()]
         assert is_delete(op).tolist() == due
         assert is_delete(op[1:]).tolist() == due[1:]
         assert is_delete(pa.chunked_array([op[:1], op[1:]])).tolist() == due
         assert is_delete(op[:0]).tolist() == []
+
+
+def test_a_row_that_says_nothing_is_neither():
+    """It was damaged, and its digest is another one; as a dictionary, too."""
+    ops, value = ["upsert", "delete", None], value_hashes(pa.array([7, 7, 7]))
+    for op in (
+        pa.array(ops),
+        pa.array(ops).dictionary_encode(),
+        pa.chunked_array([ops[:2], ops[2:]], pa.string()),
+    ):
+        found = row_hashes(op, [value]).tolist()
+        assert len({*found}) == 3
+        assert found == row_hashes(pa.array(ops), [value]).tolist()
 
 
 def test_one_nan_and_one_order_of_maps():
