@@ -28,6 +28,7 @@ from absflow.protocol.checkpoints import SetDigest
 __all__ = [
     "added",
     "column_hashes",
+    "digest_of",
     "is_delete",
     "row_hashes",
     "set_digest",
@@ -48,22 +49,19 @@ def set_digests(rows: pa.Table) -> list[SetDigest]:
     """The digest of each set in rows of a state history."""
     hashes = row_hashes(rows["op"], column_hashes(rows).values())
     ids = rows["set_id"].to_numpy()
-    found = []
-    for set_id in np.unique(ids):
-        mine = hashes[ids == set_id]
-        found.append(SetDigest(int(set_id), len(mine), total(mine)))
-    return found
+    return [digest_of(int(set_id), hashes[ids == set_id]) for set_id in np.unique(ids)]
 
 
 def set_digest(set_id: int, batches: Iterable[pa.RecordBatch]) -> SetDigest:
     """The digest of rows that are all of one set, whether they say which or not."""
-    parts = (
-        SetDigest(
-            set_id, rows.num_rows, total(row_hashes(rows["op"], column_hashes(rows).values()))
-        )
-        for rows in batches
-    )
+    hashes = (row_hashes(rows["op"], column_hashes(rows).values()) for rows in batches)
+    parts = (digest_of(set_id, of) for of in hashes)
     return added([SetDigest(set_id, 0, 0), *parts])[set_id]
+
+
+def digest_of(set_id: int, hashes: Hashes) -> SetDigest:
+    """The digest of rows of one set, by their hashes (:func:`row_hashes`)."""
+    return SetDigest(set_id, len(hashes), total(hashes))
 
 
 def column_hashes(rows: pa.Table | pa.RecordBatch) -> Mapping[str, Hashes]:

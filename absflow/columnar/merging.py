@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from absflow.columnar.digest import column_hashes, row_hashes
 from absflow.columnar.keys import Codes, Hashes, factorize, flat, fold, hash64
+from absflow.columnar.pieces import where_in
 from absflow.errors import StorageError
 
 __all__ = ["HashedRows", "Shares", "last_changes", "last_of_each"]
@@ -161,22 +162,22 @@ class Shares:
             StorageError: a row has another key group than its key: it is of another number of them.
         """
         if self.groups:
-            # What a row says of its key group decides which share looks whether that is so.
-            said = rows["key_group"].fill_null(-1).to_numpy().astype(np.int64)
+            # What a row says of its key group decides which share looks whether that is so; of what
+            # is none, each that sees it.
+            said, (least, most) = _said(rows), self.said(share)
             wrong = (said < 0) | (said >= self.groups)
-            mine = HashedRows.of(
-                _where(rows, wrong | (said * self.count // self.groups == share)), self.key
-            )
-            self._check_key_groups(mine)
-            return mine
-        if self.count > 1:
+            rows = where_in(rows, wrong | ((least <= said) & (said <= most)))
+        elif self.count > 1:
             hashes = hash64([rows[name] for name in self.key])
-            rows = _where(rows, hashes % np.uint64(self.count) == share)
-        return HashedRows.of(rows, self.key)
+            rows = where_in(rows, hashes % np.uint64(self.count) == share)
+        mine = HashedRows.of(rows, self.key)
+        if self.groups:
+            self._check_key_groups(mine)
+        return mine
 
     def _check_key_groups(self, mine: HashedRows) -> None:
         own = (mine.keys % np.uint64(self.groups)).astype(np.int32)
-        said = mine.rows["key_group"].fill_null(-1).to_numpy()
+        said = _said(mine.rows)
         if not np.array_equal(own, said):
             at = int(np.flatnonzero(own != said)[0])
             raise StorageError(
@@ -185,6 +186,7 @@ class Shares:
             )
 
 
-def _where(rows: pa.RecordBatch, mask: npt.NDArray[np.bool_]) -> pa.RecordBatch:
-    """Most files are of one share, and all of their rows stay."""
-    return rows if mask.all() else rows.filter(pa.array(mask))
+def _said(rows: pa.RecordBatch) -> npt.NDArray[np.int32]:
+    """The key group that each row says; -1 if it says none."""
+    groups: npt.NDArray[np.int32] = rows["key_group"].fill_null(-1).to_numpy()
+    return groups

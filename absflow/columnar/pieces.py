@@ -26,6 +26,7 @@ __all__ = [
     "replaced",
     "take",
     "where",
+    "where_in",
 ]
 
 # A page has at most so many bytes, unless a setting says otherwise. Small enough for what Spark
@@ -151,10 +152,13 @@ def where(table: pa.Table, mask: npt.NDArray[np.bool_]) -> Iterator[pa.RecordBat
     for batch in table.to_batches():
         mine = mask[start : start + batch.num_rows]
         start += batch.num_rows
-        if mine.all():
-            yield batch
-        elif mine.any():
-            yield batch.filter(pa.array(mine))
+        if mine.any() or not batch.num_rows:  # an empty batch stays as it is
+            yield where_in(batch, mine)
+
+
+def where_in(batch: pa.RecordBatch, mask: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    """The rows that the mask has; if it has all, they are not copied."""
+    return batch if mask.all() else batch.filter(pa.array(mask))
 
 
 def reordered(table: pa.Table, places: npt.NDArray[np.int64]) -> pa.Table:

@@ -335,3 +335,5 @@ def test_row_groups_that_have_none_of_the_rows_are_left_out() -> None:
                 or (min(numbers[at : at + 2]) <= most and least <= max(numbers[at : at + 2]))
             ]
             assert read == due
+        whole = batches_of(file.getvalue(), rows.schema, Within("not there", 0, 0))
+        assert pa.Table.from_batches(whole, rows.schema).equals(rows)

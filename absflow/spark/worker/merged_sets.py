@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from absflow.columnar.digest import added, is_delete, total
+from absflow.columnar.digest import added, digest_of, is_delete
 from absflow.columnar.expiry import expired
 from absflow.columnar.keys import Hashes
 from absflow.columnar.merging import HashedRows, Shares, last_of_each
@@ -94,10 +94,10 @@ def merge_sets(
             if shares.may_have(number, bounds):
                 for batch in data_rows.rows_of(store, file, inside, within, check=check):
                     parts.append(shares.of(number, batch))
-                    digests.append(_digest(set_id, parts[-1].hashes))
+                    digests.append(digest_of(set_id, parts[-1].hashes))
         batches, hashes = merge.rows(parts)
         yield from table.write(batches, GROUP_ROWS)
-        digests.append(_digest(fact.set_id, hashes))
+        digests.append(digest_of(fact.set_id, hashes))
         for digest in added(digests).values():
             yield json.dumps(astuple(digest))
 
@@ -152,7 +152,3 @@ class _Merge:
         own = {name: pa.array(np.full(len(rows), value)) for name, value in self._ids.items()}
         columns = [own[name] if name in own else rows[name] for name in self.schema.names]
         return pa.RecordBatch.from_arrays(columns, schema=in_memory(self.schema))
-
-
-def _digest(set_id: int, hashes: Hashes) -> SetDigest:
-    return SetDigest(set_id, len(hashes), total(hashes))

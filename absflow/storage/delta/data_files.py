@@ -220,9 +220,7 @@ def _check(seen: pa.Schema, due: pa.Schema) -> None:
         raise pa.ArrowInvalid(f"rows have the columns {seen}, but the table has {due}")
 
 
-def gathered(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema | None = None
-) -> Iterator[pa.Table]:
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """The rows in tables, each of a size for one file; none without a row."""
     found: list[pa.RecordBatch] = []
     size = 0
@@ -231,10 +229,10 @@ def gathered(
             found.append(batch)
             size += batch.nbytes
         if size >= _FILE_BYTES:
-            yield pa.Table.from_batches(found, schema)
+            yield pa.Table.from_batches(found)
             found, size = [], 0
     if found:
-        yield pa.Table.from_batches(found, schema)
+        yield pa.Table.from_batches(found)
 
 
 def _partitions(

@@ -94,9 +94,10 @@ def batches_of(
 
 def _row_groups(file: pq.FileMetaData, within: Within) -> list[int]:
     """Those that may have such a row, also if they do not say which they have."""
-    leaves = range(file.num_columns)
-    (at,) = (n for n in leaves if file.schema.column(n).path == within.column)
-    found = []
+    paths = [file.schema.column(place).path for place in range(file.num_columns)]
+    if within.column not in paths:
+        return [*range(file.num_row_groups)]
+    found, at = [], paths.index(within.column)
     for number in range(file.num_row_groups):
         said = file.row_group(number).column(at).statistics
         known = said is not None and said.has_min_max and said.null_count == 0
