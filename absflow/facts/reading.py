@@ -298,6 +298,22 @@ def expression(matches: Sequence[Match]) -> pc.Expression:
     return reduce(or_, map(_one, matches))
 
 
+def may_match(matches: Sequence[Match], statistics: Mapping[str, Any]) -> bool:
+    """Whether a file may have rows that match one of these, by what the log says of it.
+
+    >>> ids = {"minValues": {"checkpoint_id": 3}, "maxValues": {"checkpoint_id": 5}}
+    >>> [may_match([Match(first)], ids) for first in (5, 6)]
+    [True, False]
+    """
+    least, most = (statistics.get(k, {}).get("checkpoint_id") for k in ("minValues", "maxValues"))
+    if least is None or most is None or not matches:
+        return True
+    return any(
+        (match.first is None or match.first <= most) and (match.last is None or least <= match.last)
+        for match in matches
+    )
+
+
 def names_in(match: Match) -> set[str]:
     """The columns by which rows match."""
     ids = match.first is not None or match.last is not None

@@ -23,7 +23,7 @@ from absflow.settings.reading import Settings
 from absflow.spark.control import retention, tidying
 from absflow.storage.delta import short, tables, transactions
 from absflow.storage.delta.log import actions_of, log_file
-from absflow.storage.delta.short import short_table
+from absflow.storage.delta.short import ShortTable, short_table
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
 from absflow.storage.root import StorageRoot
@@ -147,3 +147,72 @@ def test_a_patient_reader_reads_a_log_from_its_checkpoint_on(
         assert short_table(files, path, patient=True) is None
         patch.setattr(short, "PATIENT_FEW", 4)
         assert short_table(files, path, patient=True) is not None
+
+
+def test_a_table_that_is_read_again_is_read_where_it_is_new(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it says is what Spark says, behind all that absflow does to such a table."""
+    path, files = f"file:{tmp_path}/facts", Files(spark)
+    tables.create(spark, path, CHECKPOINTS, properties={"delta.checkpointInterval": "4"})
+    opened: list[str] = []
+
+    def read(name: str) -> bytes | None:
+        opened.append(name)
+        return Files(spark).read_bytes(name)
+
+    monkeypatch.setattr(files, "read_bytes", read)
+    table = ShortTable(files, path)
+
+    def seen() -> int:
+        """Compare it with Spark; how many data files were opened for that."""
+        opened.clear()
+        found = table.rows(lambda file: True)
+        by_spark = spark.read.format("delta").load(path).toArrow()
+        assert found.schema.names == by_spark.schema.names
+        key = [("checkpoint_id", "ascending")]
+        assert found.sort_by(key).to_pylist() == by_spark.sort_by(key).to_pylist()
+        return sum(name.endswith(".parquet") and "_delta_log" not in name for name in opened)
+
+    for n in range(1, 4):
+        commit(spark, path, range(n, n + 1))
+    assert seen() == 3
+    assert seen() == 0
+    for n in range(4, 8):  # over a checkpoint of the log
+        commit(spark, path, range(n, n + 1))
+    assert seen() == 4
+    DeltaTable.forPath(spark, path).delete("checkpoint_id = 2")
+    assert seen() == 0
+    spark.sql(f"OPTIMIZE delta.`{path}`")
+    assert seen() == 1
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (more string)")
+    assert seen() == 1
+    assert table.rows(lambda file: file.statistics["maxValues"]["checkpoint_id"] > 7).num_rows == 0
+    monkeypatch.setattr(short, "PATIENT_BYTES", 10)
+    assert table.rows(lambda file: True) is None
+
+
+def test_sets_and_epochs_are_known_by_the_log(spark: SparkSession, tmp_path: Path) -> None:
+    """As Spark finds them, which is asked where the log has more than files."""
+    path, columns = f"file:{tmp_path}/history", pa.schema([("set_id", "int64"), ("n", "int64")])
+    tables.create(spark, path, columns, ["set_id"], {"delta.checkpointInterval": "4"})
+    following, anew = SparkStorageReader(spark, follows=True), SparkStorageReader(spark)
+
+    def sets() -> dict[int, int]:
+        found = following.sets(path)
+        assert found == anew.sets(path) == tables.rows_by_partition(spark, path, "set_id")
+        assert following.values(path, "set_id") == found.keys()
+        return found
+
+    assert sets() == {}
+    for set_id in range(-3, 7):
+        rows = pa.table({"set_id": [set_id] * 3, "n": [1, 2, 3]}, schema=columns)
+        transactions.append_once(transactions.DriverRows(spark, rows), path, "x", set_id + 4, {})
+        sets()
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE set_id < 0")
+    assert sets() == dict.fromkeys(range(7), 3)
+    tables.restore(spark, path, 2, {})
+    assert sets() == {-3: 3, -2: 3}
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES (delta.enableDeletionVectors = true)")
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE n = 1")
+    assert following.values(path, "set_id") == {-3, -2}

@@ -113,6 +113,7 @@ class Retention:
         self._spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
         self._spark.conf.set("spark.databricks.delta.optimize.minFileSize", str(WHOLE_BYTES))
         self._files = Files(self._spark)
+        self._reader = SparkStorageReader(self._spark, follows=True)
         self._tidying = Tidying(self._spark, root, job, claim.lock, self._await_writer)
         self._layout = root.layout
         self._every = WHERE_PAID if self._files.is_bucket(root.layout.root) else EVERY
@@ -282,7 +283,7 @@ class Retention:
         return True
 
     def _gather(self, asked: Collection[int] = ()) -> JobInventory:
-        return gather(SparkStorageReader(self._spark), self._layout, self._sinks, asked)
+        return gather(self._reader, self._layout, self._sinks, asked)
 
     def _answer(self, asked: Sequence[Deletion], write: Callable[[FactWanted], None]) -> None:
         """Answer all of these who want something deleted and have no answer."""
@@ -336,7 +337,7 @@ class Retention:
         """What had expired at the first checkpoint that may be read by a compacted set."""
         if TOUCHED.name not in columns.state:
             return None
-        reader = FactReader(SparkStorageReader(self._spark), self._layout)
+        reader = FactReader(self._reader, self._layout)
         return reader.expired_upto(end_of(fact.set_id), fact.stage)
 
     def _delete(self, table: str, where: str) -> None:

@@ -9,25 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from absflow.storage.delta import newest
 from absflow.storage.delta.data_rows import batches_of
-from absflow.storage.delta.log import (
-    actions_of,
-    checkpoint_file,
-    file_of,
-    last_checkpoint,
-    log_file,
-)
+from absflow.storage.delta.live_files import UNREADABLE, LiveFile, LiveFiles
+from absflow.storage.delta.log import file_of, log_file
 from absflow.storage.files import Files
 
-__all__ = ["FEW", "short_table"]
+__all__ = ["FEW", "ShortTable", "short_table"]
 
 # So many commits are read one by one, each with a file or none; a longer table is left to Spark.
 FEW = 32
@@ -36,27 +30,9 @@ MOST_BYTES = 1 << 20
 # Of a local table, for somebody who waits: a commit is read in a millisecond there.
 PATIENT_FEW = 400
 PATIENT_BYTES = 1 << 24
+# For who asks again and again, and keeps what was read.
+KEPT_FEW = 1000
 _AT_ONCE = 8
-
-
-@dataclass(slots=True)
-class _Found:
-    """What a log says of a table, up to a commit."""
-
-    sizes: dict[str, int] = field(default_factory=dict)
-    metadata: dict[str, Any] | None = None
-    min_reader: int | None = None
-
-    def follow(self, action: dict[str, Any]) -> None:
-        """One more action."""
-        if (metadata := action.get("metaData")) is not None:
-            self.metadata = metadata
-        if (protocol := action.get("protocol")) is not None:
-            self.min_reader = protocol["minReaderVersion"]
-        if (added := action.get("add")) is not None:
-            self.sizes[added["path"]] = added["size"]
-        if (removed := action.get("remove")) is not None:
-            self.sizes.pop(removed["path"], None)
 
 
 def short_table(
@@ -83,6 +59,35 @@ def short_table(
     return _read(files.read_bytes, path, columns, FEW, MOST_BYTES)
 
 
+class ShortTable:
+    """A table that is read again and again: what was read of it is kept; for one thread."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        """Of the table at ``path``."""
+        self._read = files.read_bytes
+        self._path = path
+        self._live = LiveFiles(self._read, path, KEPT_FEW)
+        self._rows: dict[str, pa.Table] = {}
+
+    def rows(self, wanted: Callable[[LiveFile], bool]) -> pa.Table | None:
+        """The rows of the files that are ``wanted``; else as :func:`short_table`."""
+        try:
+            schema = _schema(self._live)
+            chosen = {name: file for name, file in self._live.files.items() if wanted(file)}
+            if schema is None or not _is_short(chosen.values(), KEPT_FEW, PATIENT_BYTES):
+                return None
+            kept = {name: self._rows[name] for name in self._live.files.keys() & self._rows.keys()}
+            # A column may have been added since.
+            self._rows = {name: rows for name, rows in kept.items() if rows.schema.equals(schema)}
+            due = [name for name in chosen if name not in self._rows]
+            of_file = partial(_rows_of, self._read, self._path, schema)
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                self._rows.update(zip(due, pool.map(of_file, due), strict=True))
+            return pa.concat_tables([schema.empty_table(), *map(self._rows.__getitem__, chosen)])
+        except UNREADABLE:
+            return None
+
+
 def _read(
     read: Callable[[str], bytes | None],
     path: str,
@@ -90,51 +95,37 @@ def _read(
     few: int,
     most_bytes: int,
 ) -> pa.Table | None:
+    live = LiveFiles(read, path, few)
     try:
-        found = _found(read, path, few)
-        if found is None or found.metadata is None or found.min_reader != 1:
+        schema = _schema(live)
+        if schema is None or not _is_short(live.files.values(), few, most_bytes):
             return None
-        if found.metadata["partitionColumns"] or len(found.sizes) > few:
-            return None
-        if sum(found.sizes.values()) > most_bytes:
-            return None
-        schema = to_arrow_schema(newest.columns(found.metadata), timezone="UTC")
         if columns is not None:
             schema = pa.schema([each for each in schema if each.name in columns])
-
-        def rows(name: str) -> pa.Table:
-            data = read(file_of(path, name))
-            if data is None:
-                raise FileNotFoundError
-            return pa.Table.from_batches(batches_of(data, schema), schema)
-
+        of_file = partial(_rows_of, read, path, schema)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return pa.concat_tables([schema.empty_table(), *pool.map(rows, found.sizes)])
-    except (OSError, ValueError, TypeError, KeyError, pa.ArrowException):
+            return pa.concat_tables([schema.empty_table(), *pool.map(of_file, live.files)])
+    except UNREADABLE:
         return None
 
 
-def _found(read: Callable[[str], bytes | None], path: str, few: int) -> _Found | None:
-    """What the log says, from its last checkpoint on; None if it goes on for more than ``few``."""
+def _schema(live: LiveFiles) -> pa.Schema | None:
+    """The columns of a table's newest version; None if Spark is to read it."""
+    found = live.advance()
+    metadata: dict[str, Any] = live.metadata or {}
+    if not found or metadata["partitionColumns"]:
+        return None
+    return to_arrow_schema(newest.columns(metadata), timezone="UTC")
 
-    def text(file: str) -> str | None:
-        data = read(file)
-        return None if data is None else data.decode()
 
-    found, version = _Found(), 0
-    if (begun := last_checkpoint(text, path)) is not None:
-        data = read(checkpoint_file(path, begun))
-        if data is None:
-            return None  # it is in several files
-        wanted = ["add.path", "add.size", "metaData.schemaString", "metaData.partitionColumns"]
-        wanted += ["protocol.minReaderVersion"]
-        for action in pq.ParquetFile(pa.BufferReader(data)).read(wanted).to_pylist():
-            found.follow(action)
-        version = begun + 1
-    for at in range(version, version + few):
-        commit = text(log_file(path, at))
-        if commit is None:
-            return found
-        for action in actions_of(commit):
-            found.follow(action)
-    return None
+def _is_short(files: Collection[LiveFile], few: int, most_bytes: int) -> bool:
+    return len(files) <= few and sum(file.size for file in files) <= most_bytes
+
+
+def _rows_of(
+    read: Callable[[str], bytes | None], path: str, schema: pa.Schema, name: str
+) -> pa.Table:
+    data = read(file_of(path, name))
+    if data is None:
+        raise FileNotFoundError
+    return pa.Table.from_batches(batches_of(data, schema), schema)

@@ -26,7 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from absflow.errors import StorageError
 from absflow.storage.delta import log
-from absflow.storage.delta.newest import files_of, newest
+from absflow.storage.delta.newest import described, files_of, newest
 from absflow.storage.files import Files
 from absflow.storage.session import conf_set
 
@@ -180,15 +180,20 @@ def rows_by_partition(spark: SparkSession, path: str, column: str) -> dict[int, 
 
 def table_id(spark: SparkSession, path: str) -> str:
     """The id that Delta has given a table; a stream's position names it. Errors as of `read`."""
-    with reading(path):
-        return str(DeltaTable.forPath(spark, path).detail().select("id").collect()[0][0])
+    return str(_metadata(spark, path)["id"])
 
 
 def partition_columns(spark: SparkSession, path: str) -> list[str]:
     """The names of a table's partition columns. Errors as of `read`."""
-    with reading(path):
-        detail = DeltaTable.forPath(spark, path).detail()
-        return list(detail.select("partitionColumns").collect()[0][0])
+    return list(_metadata(spark, path)["partitionColumns"])
+
+
+def _metadata(spark: SparkSession, path: str) -> dict[str, Any]:
+    """The ``metaData`` action of the newest version, without a job of Spark."""
+    with reading(path), newest(spark, path) as version:
+        if version.version() < 0:
+            raise StorageError(f"there is no Delta table at {path!r}")
+        return described(version)[1]
 
 
 @contextmanager
