@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from absflow.storage.sql import quoted
 
-__all__ = ["GROUP_ROWS", "OPS", "history_columns", "in_memory", "live_rows", "newest_rows"]
+__all__ = ["OPS", "history_columns", "in_memory", "live_rows", "newest_rows", "row_groups"]
 
 # What a row says of its key: that it has this state, or none any more.
 OPS = ("upsert", "delete")
-# Rows of a row group: a set lies key group by key group, and who reads some of them reads few more.
-GROUP_ROWS = 65_536
+# Rows of a row group at most.
+_GROUP_ROWS = 65_536
 
 
 def history_columns(keys: pa.Schema, state: pa.Schema) -> pa.Schema:
@@ -33,6 +34,32 @@ def in_memory(columns: pa.Schema) -> pa.Schema:
     """Columns of a state history as workers have them: two words are not many strings."""
     place = columns.get_field_index("op")
     return columns.set(place, pa.field("op", pa.dictionary(pa.int32(), pa.string())))
+
+
+def row_groups(rows: pa.Table) -> Iterator[int]:
+    """How many rows the row groups of a file of a set have.
+
+    A set lies key group by key group. A row group has some whole ones, or a part of one: who reads
+    some key groups (a share of a compaction, of a restore) reads no others with them.
+
+    >>> [*row_groups(pa.table({"key_group": [0] * 40_000 + [1] * 40_000 + [2] * 20_000}))]
+    [40000, 60000]
+    >>> [*row_groups(pa.table({"key_group": [0] * 70_000 + [1] * 65_000}))]
+    [65536, 4464, 65000]
+    """
+    groups = rows["key_group"].to_numpy()
+    cuts = np.flatnonzero(groups[1:] != groups[:-1]) + 1
+    size = 0
+    for run in np.diff([0, *cuts, len(groups)]).tolist():
+        if size + run > _GROUP_ROWS and size:
+            yield size
+            size = 0
+        size += run
+        while size > _GROUP_ROWS:
+            yield _GROUP_ROWS
+            size -= _GROUP_ROWS
+    if size:
+        yield size
 
 
 def newest_rows(rows: DataFrame, keys: Sequence[str], lineage: Sequence[int]) -> DataFrame:

@@ -95,8 +95,12 @@ def test_all_ways_make_the_same_set(
     fact = Compacted(9, "x", compacted_id(begin, 9), REPLACES)
     made = {}
     for way, (size, most, groups) in WAYS.items():
-        monkeypatch.setattr(merged_sets, "SHARE_BYTES", size)
-        monkeypatch.setattr(compaction, "SHARE_BYTES", size)
+        for module, name in (
+            (merged_sets, "SHARE_BYTES"),
+            (merged_sets, "TASK_BYTES"),
+            (compaction, "TASK_BYTES"),
+        ):
+            monkeypatch.setattr(module, name, size)
         monkeypatch.setattr(compaction, "_MOST_SHARES", most)
         read: dict[int, SetDigest] = {}
         digest = write_compacted_set(

@@ -11,7 +11,7 @@ from absflow.columnar.expiry import TOUCHED
 from absflow.errors import DamagedError, StorageError
 from absflow.protocol.checkpoints import SetDigest
 from absflow.protocol.lineage import Compacted, begin_of, end_of
-from absflow.spark.worker.merged_sets import SHARE_BYTES, MergedSet, merge_sets
+from absflow.spark.worker.merged_sets import TASK_BYTES, MergedSet, merge_sets
 from absflow.spark.worker.set_digests import read_digest, read_digests
 from absflow.spark.worker.set_rows import SetRows, set_files
 from absflow.storage import sql, state_history
@@ -66,9 +66,9 @@ def write_compacted_set(
     # must not write what is left of sets that the newer one has compacted.
     found = set_files(spark, path, [*fact.replaces, fact.set_id])
     # Where a key group is too large for a task, its keys are shared out by their hash.
-    if found is not None and found.bytes > 2 * key_groups * SHARE_BYTES:
+    if found is not None and found.bytes > 2 * key_groups * TASK_BYTES:
         key_groups = 0
-    by_workers = found is not None and (key_groups or found.bytes <= _MOST_SHARES * SHARE_BYTES)
+    by_workers = found is not None and (key_groups or found.bytes <= _MOST_SHARES * TASK_BYTES)
     table = transactions.plain_table(spark, path, found.schema) if found and by_workers else None
     if found is None or table is None:
         _by_spark(spark, path, key, fact, there, expired_upto, check)

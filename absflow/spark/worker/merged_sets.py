@@ -30,12 +30,16 @@ from absflow.storage.delta.log import file_of
 from absflow.storage.delta.transactions import written_by_workers
 from absflow.storage.files import Files
 from absflow.storage.session import checks_pages
-from absflow.storage.state_history import GROUP_ROWS, in_memory
+from absflow.storage.state_history import in_memory, row_groups
 
-__all__ = ["SHARE_BYTES", "MergedSet", "merge_sets"]
+__all__ = ["TASK_BYTES", "MergedSet", "merge_sets"]
 
-# A task has the rows of keys that lie in files of so many bytes, a few times as many in memory.
-SHARE_BYTES = 32 << 20
+# A task has at most the rows of keys that lie in files of so many bytes, a few times as many in
+# memory.
+TASK_BYTES = 32 << 20
+# Where a share reads little but its own rows, it is smaller: a task takes some tenths of a second,
+# and then a micro-batch that waits for a core has it.
+SHARE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,8 @@ def merge_sets(
         for set_id in fact.replaces
         for file in sorted(name for name, (of, _) in found.sizes.items() if of == set_id)
     ]
-    shares = Shares.at_most(max(1, -(-found.bytes // SHARE_BYTES)), key, groups)
+    share = SHARE_BYTES if groups else TASK_BYTES
+    shares = Shares.at_most(max(1, -(-found.bytes // share)), key, groups)
     merge = _Merge(fact, found.schema, key, expired_upto)
     inside, check = merge.inside, checks_pages(spark)
 
@@ -96,7 +101,7 @@ def merge_sets(
                     parts.append(shares.of(number, batch))
                     digests.append(digest_of(set_id, parts[-1].hashes))
         batches, hashes = merge.rows(parts)
-        yield from table.write(batches, GROUP_ROWS)
+        yield from table.write(batches, row_groups)
         digests.append(digest_of(fact.set_id, hashes))
         for digest in added(digests).values():
             yield json.dumps(astuple(digest))

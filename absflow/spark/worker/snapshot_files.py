@@ -14,7 +14,7 @@ from absflow.columnar.pages import Page, PageKind, decode
 from absflow.columnar.spec import StageSpec
 from absflow.columnar.state import DELETED, snapshot_schema
 from absflow.storage.delta.data_files import PlainTable
-from absflow.storage.state_history import GROUP_ROWS, OPS, in_memory
+from absflow.storage.state_history import OPS, in_memory, row_groups
 
 __all__ = ["SnapshotFiles", "history_rows"]
 
@@ -59,7 +59,7 @@ class SnapshotFiles:
             mine = [page for page in pages if page.checkpoint_id == checkpoint_id]
             columns = in_memory(self.table.schema)
             rows = list(history_rows(mine, self.spec.name, inside, columns))
-            adds = list(self.table.write(rows, GROUP_ROWS))
+            adds = list(self.table.write(rows, row_groups))
             digest = set_digest(checkpoint_id, rows)
             payload = json.dumps({"adds": adds, "digest": [digest.rows, digest.digest]}).encode()
             yield Page(

@@ -26,7 +26,7 @@ from pyarrow import types
 from absflow.storage.clock import now_ms
 from absflow.storage.stores.contract import Store
 
-__all__ = ["CODECS", "PlainTable", "gathered", "is_plain", "write"]
+__all__ = ["CODECS", "PlainTable", "RowGroups", "gathered", "is_plain", "write"]
 
 # Of so many values it is seen whether they come again.
 _LOOKED_AT = 1_000
@@ -64,6 +64,14 @@ _FILE_BYTES = 128 << 20
 _INDEXED, _LONGEST = 32, 32
 # As Hive has it, and whoever reads folders in the place of the log.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
+RowGroups = Callable[[pa.Table], Iterable[int]]
+# Of a row group without a word about it, as Arrow has it.
+_GROUP_ROWS = 1 << 20
+
+
+def _whole(rows: pa.Table) -> Iterator[int]:
+    for at in range(0, rows.num_rows, _GROUP_ROWS):
+        yield min(_GROUP_ROWS, rows.num_rows - at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +97,14 @@ class PlainTable:
     spark: str
 
     def write(
-        self, batches: Iterable[pa.RecordBatch], group_rows: int | None = None
+        self, batches: Iterable[pa.RecordBatch], row_groups: RowGroups = _whole
     ) -> Iterator[dict[str, Any]]:
-        """Files of these rows, in row groups of so many; yields the action that adds each."""
+        """Files of these rows; yields the action that adds each. Arguments as of :func:`write`."""
 
         def put(name: str, data: pa.Buffer) -> None:
             self.store.add(f"{self.folder}/{name}", data)
 
-        return write(batches, self.schema, self.metadata, self.codec, self.spark, put, group_rows)
+        return write(batches, self.schema, self.metadata, self.codec, self.spark, put, row_groups)
 
 
 def is_plain(schema: pa.Schema, protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
@@ -159,7 +167,7 @@ def write(
     codec: str,
     spark: str,
     create: Callable[[str, pa.Buffer], None],
-    group_rows: int | None = None,
+    row_groups: RowGroups = _whole,
 ) -> Iterator[dict[str, Any]]:
     """Write rows into files, one for each partition of the table that has any.
 
@@ -170,7 +178,7 @@ def write(
         codec: of :data:`CODECS`.
         spark: the version of Spark by whose rules the values are.
         create: puts a file in place, given its name from the table's path on.
-        group_rows: rows of a row group; None for as many as Arrow makes one.
+        row_groups: says how many rows the row groups of a file have, one after the other.
 
     Yields:
         The action that adds each.
@@ -199,7 +207,10 @@ def write(
             ) as writer:
                 # Without it a reader takes old dates for those of the calendar of Spark 2.
                 writer.add_key_value_metadata({"org.apache.spark.version": spark})
-                writer.write_table(part, group_rows)
+                at = 0
+                for rows in row_groups(part):
+                    writer.write_table(part.slice(at, rows))
+                    at += rows
             data = file.getvalue()
             create(name, data)
             columns = part.column_names if indexed < 0 else part.column_names[:indexed]
