@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from absflow.columnar.digest import set_digests
-from absflow.columnar.pages import Page, PageKind, encode, page_batch
+from absflow.columnar.pages import Page, PageKind, page_batch
 from absflow.columnar.spec import StageSpec
 from absflow.columnar.state import snapshot_schema
 from absflow.spark.batch.worker_output import WorkerOutput
@@ -35,9 +34,15 @@ def files_in(folder: Path) -> SnapshotFiles:
     return SnapshotFiles(StageSpec("left", (), KEYS, STATE, pa.schema([]), {}, 8), table)
 
 
-def state(stage: str, key_group: int, checkpoint_id: int, *rows: tuple[int, int, bool]) -> Page:
-    table = pa.table(list(map(list, zip(*rows, strict=True))), schema=INSIDE)
-    return Page(key_group, PageKind.STATE, stage, checkpoint_id, payload=encode(table))
+def changed(*rows: tuple[int, int, bool]) -> pa.RecordBatch:
+    return pa.record_batch(list(map(list, zip(*rows, strict=True))), schema=INSIDE)
+
+
+def written_of(files: SnapshotFiles, *given: tuple[int, int, pa.RecordBatch]) -> list[Page]:
+    """The pages when it has taken these: key group, checkpoint, what has changed."""
+    for each in given:
+        files.take(*each)
+    return list(files.pages())
 
 
 def output_of(pages: list[Page]) -> WorkerOutput:
@@ -56,27 +61,16 @@ def in_files(folder: Path, output: WorkerOutput) -> dict[int, list[Any]]:
 
 
 def test_each_checkpoint_has_its_own_files(tmp_path: Path) -> None:
-    """What else the stage emits passes in its order; so do the snapshots of another stage."""
-    others = [
-        Page(1, PageKind.DATA, "left", 3, payload=b"rows"),
-        state("tally", 1, 3, (1, 1, False)),
-        Page(1, PageKind.BARRIER, checkpoint_id=3),
-        Page(2, PageKind.REPORT, "left", payload=b"{}"),
-    ]
-    pages = [
-        others[0],
-        state("left", 1, 3, (7, 70, False), (8, 0, True)),
-        *others[1:3],
-        state("left", 2, 3, (9, 90, False)),
-        state("left", 2, 4, (9, 91, False)),
-        others[3],
-    ]
-    out = list(files_in(tmp_path).instead(iter(pages)))
-    written = [page for page in out if page.kind is PageKind.WRITTEN]
-    assert [page for page in out if page not in written] == others
-    assert [(page.input, page.checkpoint_id, page.rows) for page in written] == [
-        ("left", 3, 3),
-        ("left", 4, 1),
+    """Named in a page for each, behind all that was taken."""
+    written = written_of(
+        files_in(tmp_path),
+        (1, 3, changed((7, 70, False), (8, 0, True))),
+        (2, 3, changed((9, 90, False))),
+        (2, 4, changed((9, 91, False))),
+    )
+    assert [(p.kind, p.input, p.key_group, p.checkpoint_id, p.rows) for p in written] == [
+        (PageKind.WRITTEN, "left", 1, 3, 3),
+        (PageKind.WRITTEN, "left", 2, 4, 1),
     ]
     assert in_files(tmp_path, output_of(written)) == {
         3: [(1, "upsert", 7, 70), (1, "delete", 8, 0), (2, "upsert", 9, 90)],
@@ -85,27 +79,25 @@ def test_each_checkpoint_has_its_own_files(tmp_path: Path) -> None:
 
 
 def test_a_stage_that_has_not_changed_writes_nothing(tmp_path: Path) -> None:
-    """No file, and no page more."""
-    pages = [Page(1, PageKind.BARRIER, checkpoint_id=3)]
-    assert list(files_in(tmp_path).instead(pages)) == pages
+    """No file, and no page."""
+    assert written_of(files_in(tmp_path)) == []
+    assert written_of(files_in(tmp_path), (1, 3, changed((1, 1, False)).slice(0, 0))) == []
     assert not list(tmp_path.iterdir())
 
 
 def test_no_more_than_so_much_is_gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file for so many bytes of pages; nothing twice, nothing lost."""
-    pages = [state("left", number, 3, (number, number, False)) for number in range(5)]
-    monkeypatch.setattr(snapshot_files, "_GATHERED", 2 * len(pages[0].payload))
-    taken: list[Page] = []
-
-    def given() -> Iterator[Page]:
-        for page in pages:
-            taken.append(page)
-            yield page
-
-    out = [(len(taken), page) for page in files_in(tmp_path).instead(given())]
-    assert [(count, page.kind) for count, page in out] == [(n, PageKind.WRITTEN) for n in (2, 4, 5)]
+    """A file for so many bytes; nothing twice, nothing lost."""
+    given = [(number, 3, changed((number, number, False))) for number in range(5)]
+    monkeypatch.setattr(snapshot_files, "_GATHERED", 2 * given[0][2].nbytes)
+    files, there = files_in(tmp_path), []
+    for each in given:
+        files.take(*each)
+        there.append(len(list(tmp_path.rglob("*.parquet"))))
+    assert there == [0, 1, 1, 2, 2]
+    written = list(files.pages())
+    assert [page.rows for page in written] == [2, 2, 1]
     due = [(number, "upsert", number, number) for number in range(5)]
-    assert in_files(tmp_path, output_of([page for _, page in out])) == {3: due}
+    assert in_files(tmp_path, output_of(written)) == {3: due}
 
 
 def test_a9_the_digest_of_a_set_is_that_of_the_rows_in_its_files(
@@ -113,12 +105,12 @@ def test_a9_the_digest_of_a_set_is_that_of_the_rows_in_its_files(
 ) -> None:
     """By checkpoint, however many files there are; in what order does not count."""
     monkeypatch.setattr(snapshot_files, "_GATHERED", 1)
-    pages = [
-        state("left", 1, 3, (7, 70, False)),
-        state("left", 1, 4, (7, 71, False)),
-        state("left", 2, 3, (8, 0, True)),
+    given = [
+        (1, 3, changed((7, 70, False))),
+        (1, 4, changed((7, 71, False))),
+        (2, 3, changed((8, 0, True))),
     ]
-    output = output_of(list(files_in(tmp_path).instead(pages)))
+    output = output_of(written_of(files_in(tmp_path), *given))
     assert {n: d.rows for n, d in output.digests["left"].items()} == {3: 2, 4: 1}
     for n, digest in output.digests["left"].items():
         names = [action["add"]["path"] for action in output.adds["left"][n]]
@@ -131,7 +123,7 @@ def test_the_driver_gets_reports_and_names_of_files(tmp_path: Path) -> None:
     """Of all stages, with what they say; beside a batch's rows as by a job of its own."""
     said = '{"alignment": "ä"}'
     report = Page(4, PageKind.REPORT, "tally", payload=said.encode())
-    (written,) = files_in(tmp_path).instead([state("left", 1, 3, (7, 70, False))])
+    (written,) = written_of(files_in(tmp_path), (1, 3, changed((7, 70, False))))
     sent = PageMessages()
     for pages in ([Page(1, PageKind.DATA, payload=b"x"), report], [], [written]):
         sent.take(page_batch(pages))

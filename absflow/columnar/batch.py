@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+import pyarrow as pa
 
 from absflow.protocol.alignment_state import Alignment
 from absflow.protocol.event_time import EventTime
@@ -19,12 +22,15 @@ class Batch:
         time_ms: the batch's time, ms since 1970 (UTC); a replay has the same.
         alignment: the stage's alignment before the batch.
         time: its event time before the batch; None if it has none.
+        take_changes: is given what snapshots hold, in the place of STATE pages: the key group, the
+            checkpoint and rows of :func:`~absflow.columnar.state.snapshot_schema`; None for pages.
     """
 
     batch_id: int
     time_ms: int
     alignment: Alignment
     time: EventTime | None = None
+    take_changes: Callable[[int, int, pa.RecordBatch], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

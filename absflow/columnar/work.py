@@ -107,23 +107,14 @@ class Work(TimerWork):
             barrier: of the checkpoint.
             time: what the stage has of event time there, if anything.
         """
-        spec, stored = self.spec, self.stored
+        stored = self.stored
         rows_changed = bytes_changed = 0
         if self.changed_epoch > barrier.base_id:
-            schema = snapshot_schema(spec.keys, spec.state)
-            changes = self.state.changes(barrier.base_id, self.expired_upto)
-            rows = (batch.select(schema.names).cast(schema) for batch in changes)
-            for count, payload in encode_batches(rows, self.page_bytes):
+            for count, size, page in self._changes(barrier):
                 rows_changed += count
-                bytes_changed += len(payload)
-                yield Page(
-                    self.key_group,
-                    PageKind.STATE,
-                    spec.name,
-                    checkpoint_id=barrier.checkpoint_id,
-                    rows=count,
-                    payload=payload,
-                )
+                bytes_changed += size
+                if page is not None:
+                    yield page
             self.decoded = self.state.without_tombstones(barrier.completed_id)
         decoded = self.decoded
         self.snapshots.append(
@@ -148,6 +139,21 @@ class Work(TimerWork):
         self.align = Alignment(self.align.inputs, snapshot=barrier.checkpoint_id)
         if self.pending != NEVER:
             self.together.note_pending(self.pending, barrier.checkpoint_id)
+
+    def _changes(self, barrier: Barrier) -> Iterator[tuple[int, int, Page | None]]:
+        """How many rows have changed and their bytes, as they are taken; or a page of them."""
+        spec, n, take = self.spec, barrier.checkpoint_id, self.batch.take_changes
+        schema = snapshot_schema(spec.keys, spec.state)
+        changes = self.state.changes(barrier.base_id, self.expired_upto)
+        rows = (batch.select(schema.names).cast(schema) for batch in changes)
+        if take is not None:
+            for changed in rows:
+                take(self.key_group, n, changed)
+                yield changed.num_rows, changed.nbytes, None
+            return
+        for count, payload in encode_batches(rows, self.page_bytes):
+            page = Page(self.key_group, PageKind.STATE, spec.name, n, rows=count, payload=payload)
+            yield count, len(payload), page
 
     def report(
         self,

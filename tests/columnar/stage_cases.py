@@ -144,9 +144,12 @@ class Runner:
         self.align = alignment.start(given.name for given in spec.inputs)
         self.stored = KeyGroupState()
         self.batch_id = 0
+        self.take_changes = None
 
     def run(self, *given_pages):
-        batch = Batch(self.batch_id, 1000 * self.batch_id, self.align)
+        batch = Batch(
+            self.batch_id, 1000 * self.batch_id, self.align, take_changes=self.take_changes
+        )
         out, self.stored = run(
             run_key_group(
                 self.spec,

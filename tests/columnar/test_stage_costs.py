@@ -191,3 +191,27 @@ def test_what_a_range_keeps_is_checked():
     damaged[len(damaged) // 2] ^= 1
     with pytest.raises(PageCorruptError, match="state of stage 'legs'"):
         run(run_range(spec, batch, found, bytes(damaged)))
+
+
+def test_what_has_changed_may_be_taken_before_pages_are_made_of_it():
+    """The same rows, and a report that says the same, but for the bytes of pages around them."""
+    spec = stage([True])
+    runners = [Runner(spec), Runner(spec)]
+    taken = []
+    runners[1].take_changes = lambda *given: taken.append(given)
+    batches = [
+        [*pages(spec, "a", [("x", "a1"), ("y", "a2")], epoch=1), barrier("a", 1)],
+        [*pages(spec, "a", [("x", "a3")], epoch=2), barrier("a", 2, base=1)],
+        [barrier("a", 3, base=2)],
+        [barrier("a", 4)],
+    ]
+    for given in batches:
+        taken.clear()
+        in_pages, others = (runner.run(*given) for runner in runners)
+        state = [page for page in in_pages if page.kind is PageKind.STATE]
+        due = [(p.key_group, p.checkpoint_id, decode(p.payload, SNAPSHOT, "state")) for p in state]
+        assert taken == due
+        assert [page for page in in_pages[:-1] if page not in state] == others[:-1]
+        (said,), (also,) = (report_of(out)["snapshots"] for out in (in_pages, others))
+        assert said[:2] + said[3:] == also[:2] + also[3:]
+        assert bool(said[2]) == bool(also[2])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,64 +11,62 @@ import pyarrow as pa
 from absflow.columnar.digest import set_digest
 from absflow.columnar.pages import Page, PageKind, decode
 from absflow.columnar.spec import StageSpec
-from absflow.columnar.state import DELETED, snapshot_schema
+from absflow.columnar.state import DELETED
 from absflow.storage.delta.data_files import PlainTable
 from absflow.storage.state_history import OPS, in_memory, row_groups
 
 __all__ = ["SnapshotFiles", "history_rows"]
 
-# A worker gathers so many bytes of STATE pages before it writes them into files.
+# A worker gathers so many bytes of what has changed before it writes them into files.
 _GATHERED = 32 << 20
 
 
-@dataclass(frozen=True, slots=True)
 class SnapshotFiles:
-    """Puts STATE pages into files that no version of the state history names yet.
+    """Puts what snapshots hold into files that no version of the state history names yet.
 
-    Attributes:
-        spec: the stage.
-        table: its state history.
+    Of one task. So what has changed is not made pages of, and takes no way through the JVM, and
+    none through the shuffles of the stages behind it in the chain.
     """
 
-    spec: StageSpec
-    table: PlainTable
+    def __init__(self, spec: StageSpec, table: PlainTable) -> None:
+        """Of a stage, into its state history."""
+        self._spec = spec
+        self._table = table
+        self._gathered: dict[int, list[pa.RecordBatch]] = {}
+        self._size = 0
+        self._written: list[Page] = []
 
-    def instead(self, pages: Iterable[Page]) -> Iterator[Page]:
-        """The pages, but WRITTEN ones in the place of the stage's own STATE pages.
+    def take(self, key_group: int, checkpoint_id: int, changed: pa.RecordBatch) -> None:
+        """Take what a snapshot holds of a key group, as ``take_changes`` of a batch."""
+        if not changed.num_rows:
+            return
+        rows = _set_rows(changed, checkpoint_id, key_group, in_memory(self._table.schema))
+        self._gathered.setdefault(checkpoint_id, []).append(rows)
+        self._size += changed.nbytes
+        if self._size >= _GATHERED:
+            self._write()
 
-        So what has changed takes no way through the JVM, and none through the shuffles of the
-        stages behind it in the chain.
-        """
-        gathered: list[Page] = []
-        size = 0
-        for page in pages:
-            if page.kind is not PageKind.STATE or page.input != self.spec.name:
-                yield page
-                continue
-            gathered.append(page)
-            size += len(page.payload)
-            if size >= _GATHERED:
-                yield from self._written(gathered)
-                gathered, size = [], 0
-        yield from self._written(gathered)
+    def pages(self) -> Iterator[Page]:
+        """A WRITTEN page for each time that files were written of a checkpoint."""
+        self._write()
+        yield from self._written
 
-    def _written(self, pages: Sequence[Page]) -> Iterator[Page]:
-        inside = snapshot_schema(self.spec.keys, self.spec.state)
-        for checkpoint_id in sorted({page.checkpoint_id for page in pages}):
-            mine = [page for page in pages if page.checkpoint_id == checkpoint_id]
-            columns = in_memory(self.table.schema)
-            rows = list(history_rows(mine, self.spec.name, inside, columns))
-            adds = list(self.table.write(rows, row_groups))
+    def _write(self) -> None:
+        gathered, self._gathered, self._size = self._gathered, {}, 0
+        for checkpoint_id, rows in sorted(gathered.items()):
+            adds = list(self._table.write(rows, row_groups))
             digest = set_digest(checkpoint_id, rows)
             payload = json.dumps({"adds": adds, "digest": [digest.rows, digest.digest]}).encode()
-            yield Page(
-                mine[0].key_group,
+            (first, *_) = rows
+            page = Page(
+                first["key_group"][0].as_py(),
                 PageKind.WRITTEN,
-                self.spec.name,
+                self._spec.name,
                 checkpoint_id,
                 rows=digest.rows,
                 payload=payload,
             )
+            self._written.append(page)
 
 
 def history_rows(

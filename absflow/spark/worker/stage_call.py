@@ -90,11 +90,15 @@ def stage_function(
                 "absflow and must not be used elsewhere"
             )
         text = task.getLocalProperty(of_time) if spec.timed else None
+        snapshots = None
+        if history is not None and task.getLocalProperty(of_snapshots):
+            snapshots = SnapshotFiles(spec, history)
         batch = Batch(
             number,
             state.getCurrentProcessingTimeMs(),
             alignment_state.from_json(before),
             event_time.from_json(text) if text else None,
+            None if snapshots is None else snapshots.take,
         )
         (stored,) = state.get if state.exists else (b"",)
 
@@ -102,12 +106,12 @@ def stage_function(
             folder = f"range-{key[0]}"
             pages = _pages(frames)
             kept = yield from run_range(spec, batch, pages, stored, files, page_bytes, folder)
+            if snapshots is not None:
+                yield from snapshots.pages()
             if kept is not stored:
                 state.update((kept,))
 
         out: Iterator[Page] = emitted()
-        if history is not None and task.getLocalProperty(of_snapshots):
-            out = SnapshotFiles(spec, history).instead(out)
         if edge is not None:  # a partition has one range, so this is all of the partition
             out = edge.repack(out, number, task.partitionId())
         yield from _frames(out, page_bytes)
