@@ -76,6 +76,16 @@ class SparkStorageReader:
         """The sets of a state history, and how many rows the log says that each has; 0 for none."""
         return self._by_partition(table, "set_id")
 
+    def files(self, table: str) -> LiveFiles | None:
+        """The files of a table as it is now, from its log; None if that has more than files."""
+        log = LiveFiles(self._files.read_bytes, table, _MOST_COMMITS)
+        if self._logs is not None:
+            log = self._logs.setdefault(table, log)
+        with suppress(*UNREADABLE):
+            if log.advance():
+                return log
+        return None
+
     def _rows(
         self, path: str, columns: Collection[str], matches: Sequence[Match]
     ) -> pa.Table | None:
@@ -87,13 +97,10 @@ class SparkStorageReader:
 
     def _by_partition(self, table: str, column: str) -> dict[int, int]:
         """The values of a partition column, and how many rows the log says that each has."""
-        log = LiveFiles(self._files.read_bytes, table, _MOST_COMMITS)
-        if self._logs is not None:
-            log = self._logs.setdefault(table, log)
-        with suppress(*UNREADABLE):
-            if log.advance():
-                return log.rows_by_partition(column)
-        return tables.rows_by_partition(self._spark, table, column)
+        found = self.files(table)
+        if found is None:
+            return tables.rows_by_partition(self._spark, table, column)
+        return found.rows_by_partition(column)
 
 
 def _wanted(match: Match) -> Column:

@@ -11,6 +11,8 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from absflow.cli.storage import FileReader
@@ -21,8 +23,10 @@ from absflow.facts.reading import Match
 from absflow.facts.spark_reader import SparkStorageReader
 from absflow.settings.reading import Settings
 from absflow.spark.control import retention, tidying
-from absflow.storage.delta import short, tables, transactions
+from absflow.storage.delta import removal, short, tables, transactions
+from absflow.storage.delta.live_files import LiveFile, LiveFiles
 from absflow.storage.delta.log import actions_of, log_file
+from absflow.storage.delta.removal import remove_files
 from absflow.storage.delta.short import ShortTable, short_table
 from absflow.storage.files import Files
 from absflow.storage.layout import Layout
@@ -216,3 +220,49 @@ def test_sets_and_epochs_are_known_by_the_log(spark: SparkSession, tmp_path: Pat
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES (delta.enableDeletionVectors = true)")
     spark.sql(f"DELETE FROM delta.`{path}` WHERE n = 1")
     assert following.values(path, "set_id") == {-3, -2}
+
+
+def test_files_go_without_a_job_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """As by DELETE, beside an append; not two times, and not where the log has more than files."""
+    path, columns = f"file:{tmp_path}/channel", pa.schema([("_epoch", "int64"), ("n", "int64")])
+    tables.create(spark, path, columns, ["_epoch"])
+    reader = SparkStorageReader(spark)
+
+    def append(epoch: int) -> None:
+        rows = pa.table({"_epoch": [epoch] * 2, "n": [1, 2]}, schema=columns)
+        transactions.append_once(transactions.DriverRows(spark, rows), path, "x", epoch, {})
+
+    def old(file: LiveFile) -> bool:
+        return file.value("_epoch") <= 2
+
+    def files() -> LiveFiles:
+        return reader.files(path)
+
+    def beside_an_append() -> LiveFiles:
+        found = files()
+        append(5)
+        return found
+
+    def beside_another() -> LiveFiles:
+        found = files()
+        assert remove_files(spark, path, lambda file: file.value("_epoch") == 3, files)
+        return found
+
+    for epoch in range(1, 5):
+        append(epoch)
+    assert remove_files(spark, path, old, beside_an_append)
+    assert reader.values(path, "_epoch") == {3, 4, 5}
+    assert spark.read.format("delta").load(path).count() == 6
+    newest = DeltaTable.forPath(spark, path).history(1).collect()[0]
+    assert (newest["operation"], newest["version"]) == ("DELETE", 6)
+    commit_ = actions_of(Path(log_file(path.removeprefix("file:"), 6)).read_text())
+    assert sum("remove" in action for action in commit_) == 2
+    assert remove_files(spark, path, old, files)
+    assert tables.newest_version(Files(spark), path) == 6
+    with pytest.raises((PySparkException, Py4JError), match=r"(?i)concurrent"):
+        remove_files(spark, path, lambda file: True, beside_another)
+    assert reader.values(path, "_epoch") == {4, 5}
+    assert not remove_files(spark, path, lambda file: True, lambda: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(removal, "_MOST", 1)
+        assert not remove_files(spark, path, lambda file: True, files)

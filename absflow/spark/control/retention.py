@@ -66,6 +66,8 @@ from absflow.spark.control.tidying import WHOLE_BYTES, Tidying
 from absflow.spark.model import JobSpec
 from absflow.storage import clock, sql
 from absflow.storage.delta import tables
+from absflow.storage.delta.live_files import LiveFile
+from absflow.storage.delta.removal import remove_files
 from absflow.storage.files import Files
 from absflow.storage.root import StorageRoot
 from absflow.storage.session import check_pages
@@ -307,9 +309,11 @@ class Retention:
                 for table, there in found.sets[stage].items():
                     if surplus := there.keys() & set_ids:
                         ids = ", ".join(str(n) for n in sorted(surplus))
-                        self._delete(layout.state(table), f"set_id IN ({ids})")
+                        of_these = partial(_is_in, "set_id", surplus.__contains__)
+                        self._delete(layout.state(table), of_these, f"set_id IN ({ids})")
             case DeleteEpochs(stage, attempt, upto):
-                self._delete(layout.channel(stage, attempt), f"_epoch <= {upto}")
+                of_these = partial(_is_in, "_epoch", upto.__ge__)
+                self._delete(layout.channel(stage, attempt), of_these, f"_epoch <= {upto}")
             case DropChannels(attempt):
                 for stage in self._files.names(layout.channels):
                     self._files.delete_folder(layout.channel(stage, attempt))
@@ -340,8 +344,10 @@ class Retention:
         reader = FactReader(self._reader, self._layout)
         return reader.expired_upto(end_of(fact.set_id), fact.stage)
 
-    def _delete(self, table: str, where: str) -> None:
-        self._spark.sql(f"DELETE FROM {sql.table(table)} WHERE {where}")
+    def _delete(self, table: str, gone: Callable[[LiveFile], bool], where: str) -> None:
+        """Take files out of a table; ``where`` says of their rows what ``gone`` says of them."""
+        if not remove_files(self._spark, table, gone, partial(self._reader.files, table)):
+            self._spark.sql(f"DELETE FROM {sql.table(table)} WHERE {where}")
 
     def _await_writer(self) -> None:
         """Wait until the thread that owns the facts takes an event: it writes none then."""
@@ -358,3 +364,7 @@ class Retention:
     def _check_open(self) -> None:
         if self._closing.is_set():
             raise _ClosedError
+
+
+def _is_in(column: str, wanted: Callable[[int], bool], file: LiveFile) -> bool:
+    return wanted(file.value(column))

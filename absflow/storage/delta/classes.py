@@ -33,6 +33,7 @@ class DeltaClasses:
         self.options = delta.DeltaOptions
         self.write = delta.commands.WriteIntoDelta
         self.operation = delta.DeltaOperations.Write
+        self.delete = delta.DeltaOperations.Delete
         self.append = jvm.org.apache.spark.sql.SaveMode.Append
         self.none = getattr(getattr(jvm.scala, "None$"), "MODULE$")
         self.some = jvm.scala.Some
@@ -60,12 +61,16 @@ class DeltaClasses:
         """Delta's actions of their JSON, as it is in the log."""
         return self._utils.toSeq([self._action.fromJson(json.dumps(action)) for action in given])
 
-    def metrics(self, session: Any, adds: list[dict[str, Any]]) -> Any:
-        """What the history of the table says of the files."""
+    def added(self, session: Any, adds: list[dict[str, Any]]) -> Any:
+        """What the history of the table says of files that were added."""
         files = [action["add"] for action in adds]
         rows = sum(json.loads(file["stats"])["numRecords"] for file in files)
         size = sum(file["size"] for file in files)
         counts = {"numFiles": len(files), "numOutputRows": rows, "numOutputBytes": size}
+        return self.metrics(session, counts)
+
+    def metrics(self, session: Any, counts: Mapping[str, int]) -> Any:
+        """What the history of the table says of a commit, by Delta's names."""
         metrics = {}
         for name, count in counts.items():
             metrics[name] = self._metrics.createMetric(session.sparkContext(), name)

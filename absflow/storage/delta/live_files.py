@@ -48,6 +48,10 @@ class LiveFile:
     partition: Mapping[str, str | None]
     stats: str
 
+    def value(self, column: str) -> int:
+        """Its value of a partition column of whole numbers."""
+        return int(self.partition[column] or 0)
+
     @property
     def statistics(self) -> Mapping[str, Any]:
         """Its statistics."""
@@ -106,7 +110,7 @@ class LiveFiles:
         """
         found: dict[int, int] = {}
         for file in self.files.values():
-            value = int(file.partition[column] or 0)
+            value = file.value(column)
             found[value] = found.get(value, 0) + file.statistics.get("numRecords", 0)
         return found
 

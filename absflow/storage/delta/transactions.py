@@ -180,7 +180,7 @@ def append_once(
         else:
             txn = {"appId": app_id, "version": txn_version, "lastUpdated": now_ms()}
             actions, empty = scala.actions([*written, {"txn": txn}]), not written
-            transaction.registerSQLMetrics(session, scala.metrics(session, written))
+            transaction.registerSQLMetrics(session, scala.added(session, written))
         if not empty or if_empty:
             operation = scala.operation(
                 scala.append, none, none, scala.some(note), none, none, none, none, none
