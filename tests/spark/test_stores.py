@@ -137,6 +137,11 @@ def test_files_of_any_size_come_back_as_they_were(place: Place, size: int) -> No
     assert place.store.read(f"{place.folder}/file") == data[:size]
     place.store.add(f"{place.folder}/added", pa.py_buffer(data).slice(0, size))
     assert place.store.read(f"{place.folder}/added") == data[:size]
+    for begin, end in ((0, size), (size // 3, size // 2), (max(0, size - 1), size)):
+        if begin < end:
+            part = place.store.read_part(f"{place.folder}/added", begin, end - begin)
+            assert part == data[begin:end]
+    assert place.store.read_part(f"{place.folder}/nothing", 0, 10) is None
 
 
 def test_many_are_deleted_at_once(place: Place) -> None:

@@ -83,7 +83,7 @@ def merge_sets(
     """
     store, folder = table.store, table.folder
     ordered = [
-        (file_of(folder, file), found.groups.get(file), set_id)
+        (file_of(folder, file), found.groups.get(file), set_id, found.sizes[file][1])
         for set_id in fact.replaces
         for file in sorted(name for name, (of, _) in found.sizes.items() if of == set_id)
     ]
@@ -95,9 +95,10 @@ def merge_sets(
     def written(number: int) -> Iterator[dict[str, Any] | str]:
         parts, digests = [], []
         within = Within("key_group", *shares.said(number)) if groups else None
-        for file, bounds, set_id in ordered:
+        for file, bounds, set_id, size in ordered:
             if shares.may_have(number, bounds):
-                for batch in data_rows.rows_of(store, file, inside, within, check=check):
+                rows = data_rows.rows_of(store, file, inside, within, check=check, size=size)
+                for batch in rows:
                     parts.append(shares.of(number, batch))
                     digests.append(digest_of(set_id, parts[-1].hashes))
         batches, hashes = merge.rows(parts)

@@ -11,6 +11,7 @@ import java.util.UUID;
 import org.apache.commons.io.IOUtils;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Abortable;
+import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FileContext;
 import org.apache.hadoop.fs.FileSystem;
@@ -106,7 +107,7 @@ final class Placed {
   }
 
   /** The bytes of a file, or null if there is none. */
-  static InputStream open(FileSystem fs, Path path) throws IOException {
+  static FSDataInputStream open(FileSystem fs, Path path) throws IOException {
     try {
       return fs.open(path);
     } catch (IOException error) {

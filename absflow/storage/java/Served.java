@@ -10,6 +10,7 @@ import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 import org.apache.commons.io.IOUtils;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
@@ -17,8 +18,9 @@ import org.apache.hadoop.fs.Path;
 /**
  * A connection of a Python process: its requests, one after the other.
  *
- * <p>A request is a letter, a path and, for W, A and C, bytes. The answer is a letter (Y: done; N:
- * there is none, or it is another's; E: an error, and its text), and of R and L what was found.
+ * <p>A request is a letter, a path and, for W, A and C, bytes; for P, which is R of a part, where
+ * that begins, in eight bytes, and its size. The answer is a letter (Y: done; N: there is none, or it
+ * is another's; E: an error, and its text), and of R, P and L what was found.
  * Numbers are four bytes, texts their length and UTF-8. Bytes are chunks, each behind its length,
  * and a length of 0; or of -1, and then the text of an error.
  */
@@ -65,14 +67,16 @@ final class Served implements Runnable {
 
   private void answer(char what) throws IOException {
     String name = text();
+    long begin = what == 'P' ? in.readLong() : 0;
+    long most = what == 'P' ? in.readInt() : Long.MAX_VALUE;
     Given given = new Given(in, "WAC".indexOf(what) >= 0);
     String failed = null;
     boolean done = false;
     try {
       Path path = new Path(name);
       FileSystem fs = Placed.of(path, conf);
-      if (what == 'R') {
-        read(fs, path);
+      if (what == 'R' || what == 'P') {
+        read(fs, path, begin, most);
         return;
       }
       if (what == 'L') {
@@ -126,22 +130,27 @@ final class Served implements Runnable {
     }
   }
 
-  private void read(FileSystem fs, Path path) throws IOException {
+  private void read(FileSystem fs, Path path, long begin, long most) throws IOException {
     byte[] chunk = new byte[CHUNK];
-    InputStream from = Placed.open(fs, path);
+    FSDataInputStream from = Placed.open(fs, path);
     if (from == null) {
       out.writeByte('N');
       return;
     }
     boolean begun = false;
     try {
-      int size = IOUtils.read(from, chunk);
+      if (begin > 0) {
+        from.seek(begin);
+      }
+      long left = most;
+      int size = IOUtils.read(from, chunk, 0, (int) Math.min(CHUNK, left));
       out.writeByte('Y');
       begun = true;
       while (size > 0) {
         out.writeInt(size);
         out.write(chunk, 0, size);
-        size = IOUtils.read(from, chunk);
+        left -= size;
+        size = IOUtils.read(from, chunk, 0, (int) Math.min(CHUNK, left));
       }
       out.writeInt(0);
     } catch (IOException error) {

@@ -22,6 +22,12 @@ class Store(Protocol):
     def read(self, path: str) -> bytes | None:
         """The bytes of a file; None if there is none."""
 
+    def read_part(self, path: str, begin: int, size: int) -> bytes | None:
+        """So many bytes of a file that has them; None if there is none.
+
+        Of one that ends before, what there is, or an error.
+        """
+
     def write(self, path: str, data: Any) -> None:
         """Put a file in place whole, in the place of an older one if there is one."""
 

@@ -23,6 +23,7 @@ __all__ = ["HadoopStore", "served_at"]
 
 _NAME = "absflow-files"  # FileServer.NAME
 _NUMBER = struct.Struct(">i")
+_PART = struct.Struct(">qi")
 _CHUNK = 1 << 20
 # Files that say where the JVM beside this process listens; of the driver, which asks it.
 _drivers: list[str] = []
@@ -46,6 +47,13 @@ class HadoopStore:
         """Of :class:`~absflow.storage.stores.contract.Store`, as all of these."""
         with self._asking("read", path) as connection:
             if not connection.ask(b"R", path):
+                return None
+            return b"".join(connection.chunks())
+
+    def read_part(self, path: str, begin: int, size: int) -> bytes | None:
+        """By a seek."""
+        with self._asking("read", path) as connection:
+            if not connection.ask(b"P", path, more=_PART.pack(begin, size)):
                 return None
             return b"".join(connection.chunks())
 
@@ -135,13 +143,13 @@ class _Connection:
         self._file.close()
         self._socket.close()
 
-    def ask(self, what: bytes, path: str, data: Any = None) -> bool:
+    def ask(self, what: bytes, path: str, data: Any = None, more: bytes = b"") -> bool:
         """Make a request; whether it was done, and what was asked for is there.
 
         Raises:
             _RefusedError: the file system refuses.
         """
-        self._socket.sendall(what + _text(path))
+        self._socket.sendall(what + _text(path) + more)
         if data is not None:
             view = memoryview(data).cast("B")  # Arrow's buffers are of signed bytes
             for at in range(0, len(view), _CHUNK):

@@ -73,6 +73,18 @@ class ObjectStore:
         except (BaseError, OSError) as error:
             raise _refused("read", path, error) from error
 
+    def read_part(self, path: str, begin: int, size: int) -> bytes | None:
+        """A GET of a range."""
+        key = self._key(path)
+        try:
+            return _asked(
+                lambda: obstore.get_range(_client(self), key, start=begin, length=size).to_bytes()
+            )
+        except FileNotFoundError:
+            return None
+        except (BaseError, OSError) as error:
+            raise _refused("read", path, error) from error
+
     def write(self, path: str, data: Any) -> None:
         """A PUT; of a large file one for each part, and it is there once all of them are."""
         self._put("write", path, data, "overwrite")
