@@ -17,7 +17,7 @@ from pyarrow.fs import FileSelector, FileSystem, FileType, SubTreeFileSystem
 
 from absflow.errors import DamagedError, NotFoundError, StorageError
 from absflow.facts.damage import damage_error
-from absflow.facts.reading import Match, expression
+from absflow.facts.matching import Match, expression
 from absflow.storage.layout import Layout
 
 __all__ = ["CHECKED", "FileReader", "place"]

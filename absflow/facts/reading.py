@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
-from operator import and_, or_
+from functools import cached_property
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from absflow.facts.columns import CHECKPOINTS
+from absflow.facts.matching import Match
 from absflow.facts.records import (
     CheckpointRecord,
     checkpoint_record,
@@ -40,7 +40,7 @@ from absflow.protocol.known import Completion, Known, bases_since, matter, reada
 from absflow.protocol.lineage import SPAN, Compacted, end_of
 from absflow.storage.layout import Layout
 
-__all__ = ["Answer", "FactReader", "Match", "StorageReader", "expression", "names_in"]
+__all__ = ["Answer", "FactReader", "StorageReader"]
 
 _COMPLETED, _ABORTED = FactKind.COMPLETED.value, FactKind.ABORTED.value
 _DELETED, _COMPACTED = FactKind.DELETED.value, FactKind.COMPACTED.value
@@ -65,23 +65,6 @@ _MANIFEST = (
 
 # So many triggers fit into a driver's memory with their manifests, a few KB each.
 _FEW = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """Rows that are asked for: those for which all of this holds.
-
-    Attributes:
-        first: their checkpoint's id is not lower.
-        last: nor higher.
-        kinds: they are of one of these kinds; empty for any.
-        equal: their values in other columns.
-    """
-
-    first: int | None = None
-    last: int | None = None
-    kinds: tuple[str, ...] = ()
-    equal: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,43 +274,6 @@ class FactReader:
         only = [Match(first, last, kinds) for first, last in runs(ids)]
         found = self._reader.table(self._layout.checkpoints, columns, only)
         return list(found.filter(_among(found["checkpoint_id"], ids)).to_pylist())
-
-
-def expression(matches: Sequence[Match]) -> pc.Expression:
-    """Rows that match one of these."""
-    return reduce(or_, map(_one, matches))
-
-
-def may_match(matches: Sequence[Match], statistics: Mapping[str, Any]) -> bool:
-    """Whether a file may have rows that match one of these, by what the log says of it.
-
-    >>> ids = {"minValues": {"checkpoint_id": 3}, "maxValues": {"checkpoint_id": 5}}
-    >>> [may_match([Match(first)], ids) for first in (5, 6)]
-    [True, False]
-    """
-    least, most = (statistics.get(k, {}).get("checkpoint_id") for k in ("minValues", "maxValues"))
-    if least is None or most is None or not matches:
-        return True
-    return any(
-        (match.first is None or match.first <= most) and (match.last is None or least <= match.last)
-        for match in matches
-    )
-
-
-def names_in(match: Match) -> set[str]:
-    """The columns by which rows match."""
-    ids = match.first is not None or match.last is not None
-    names = {name for name, _ in match.equal} | ({"kind"} if match.kinds else set())
-    return names | ({"checkpoint_id"} if ids else set())
-
-
-def _one(match: Match) -> pc.Expression:
-    parts = [pc.field(name) == value for name, value in match.equal]
-    parts += [pc.field("kind").isin(match.kinds)] if match.kinds else []
-    checkpoint_id = pc.field("checkpoint_id")
-    parts += [] if match.first is None else [checkpoint_id >= match.first]
-    parts += [] if match.last is None else [checkpoint_id <= match.last]
-    return reduce(and_, parts)
 
 
 def _with_ends(known: Known, facts: pa.Table) -> Known:

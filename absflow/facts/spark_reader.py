@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from absflow.facts.reading import Match, expression, may_match, names_in
+from absflow.facts.matching import Match, expression, may_match, names_in
 from absflow.storage.delta import tables
 from absflow.storage.delta.live_files import UNREADABLE, LiveFiles
 from absflow.storage.delta.short import ShortTable, short_table

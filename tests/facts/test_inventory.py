@@ -9,7 +9,7 @@ import pytest
 from absflow.errors import NotFoundError
 from absflow.facts.columns import ATTEMPTS, BARRIERS, CHECKPOINTS
 from absflow.facts.inventory import gather
-from absflow.facts.reading import expression
+from absflow.facts.matching import expression
 from absflow.protocol.retention.inventory import (
     Channel,
     DropChannels,

@@ -8,7 +8,8 @@ from retention_model import World
 
 from absflow.facts.columns import BARRIERS, CHECKPOINTS
 from absflow.facts.inventory import of_facts
-from absflow.facts.reading import FactReader, expression
+from absflow.facts.matching import expression
+from absflow.facts.reading import FactReader
 from absflow.facts.summary import text_of
 from absflow.protocol.known import summarise
 from absflow.storage.delta.log import log_file

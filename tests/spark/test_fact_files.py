@@ -19,7 +19,7 @@ from absflow.cli.storage import FileReader
 from absflow.errors import StorageError
 from absflow.facts.columns import CHECKPOINTS
 from absflow.facts.lock import RootLock
-from absflow.facts.reading import Match
+from absflow.facts.matching import Match
 from absflow.facts.spark_reader import SparkStorageReader
 from absflow.settings.reading import Settings
 from absflow.spark.control import retention, tidying

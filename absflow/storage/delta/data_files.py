@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import reduce
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -207,12 +208,9 @@ def write(
             ) as writer:
                 # Without it a reader takes old dates for those of the calendar of Spark 2.
                 writer.add_key_value_metadata({"org.apache.spark.version": spark})
-                at = 0
-                for rows in row_groups(part):
-                    writer.write_table(part.slice(at, rows))
-                    at += rows
-            data = file.getvalue()
-            create(name, data)
+                for begin, end in pairwise(accumulate(row_groups(part), initial=0)):
+                    writer.write_table(part.slice(begin, end - begin))
+            create(name, data := file.getvalue())
             columns = part.column_names if indexed < 0 else part.column_names[:indexed]
             add = {
                 "path": name,
