@@ -35,7 +35,7 @@ class Counting(MountedStore):
 
 @pytest.fixture(scope="module")
 def file() -> bytes:
-    """Rows by key groups, as a set has them; its footer is longer than what is fetched of it."""
+    """Rows by key groups, as a set has them."""
     chance = np.random.default_rng(7)
     groups = np.sort(chance.integers(0, GROUPS, ROWS)).astype(np.int32)
     keys = chance.integers(0, 1 << 60, ROWS)

@@ -66,13 +66,11 @@ _INDEXED, _LONGEST = 32, 32
 # As Hive has it, and whoever reads folders in the place of the log.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 RowGroups = Callable[[pa.Table], Iterable[int]]
-# Of a row group without a word about it, as Arrow has it.
-_GROUP_ROWS = 1 << 20
 
 
 def _whole(rows: pa.Table) -> Iterator[int]:
-    for at in range(0, rows.num_rows, _GROUP_ROWS):
-        yield min(_GROUP_ROWS, rows.num_rows - at)
+    """In one go, of which Arrow makes row groups of its own size."""
+    yield rows.num_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -80,9 +79,7 @@ class ShortTable:
             # A column may have been added since.
             self._rows = {name: rows for name, rows in kept.items() if rows.schema.equals(schema)}
             due = [name for name in chosen if name not in self._rows]
-            of_file = partial(_rows_of, self._read, self._path, schema)
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
-                self._rows.update(zip(due, pool.map(of_file, due), strict=True))
+            self._rows.update(_by_file(self._read, self._path, schema, due))
             return pa.concat_tables([schema.empty_table(), *map(self._rows.__getitem__, chosen)])
         except UNREADABLE:
             return None
@@ -102,9 +99,8 @@ def _read(
             return None
         if columns is not None:
             schema = pa.schema([each for each in schema if each.name in columns])
-        of_file = partial(_rows_of, read, path, schema)
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return pa.concat_tables([schema.empty_table(), *pool.map(of_file, live.files)])
+        rows = _by_file(read, path, schema, live.files).values()
+        return pa.concat_tables([schema.empty_table(), *rows])
     except UNREADABLE:
         return None
 
@@ -122,10 +118,16 @@ def _is_short(files: Collection[LiveFile], few: int, most_bytes: int) -> bool:
     return len(files) <= few and sum(file.size for file in files) <= most_bytes
 
 
-def _rows_of(
-    read: Callable[[str], bytes | None], path: str, schema: pa.Schema, name: str
-) -> pa.Table:
-    data = read(file_of(path, name))
-    if data is None:
-        raise FileNotFoundError
-    return pa.Table.from_batches(batches_of(data, schema), schema)
+def _by_file(
+    read: Callable[[str], bytes | None], path: str, schema: pa.Schema, names: Collection[str]
+) -> dict[str, pa.Table]:
+    """The rows of each of these files."""
+
+    def rows(name: str) -> pa.Table:
+        data = read(file_of(path, name))
+        if data is None:
+            raise FileNotFoundError
+        return pa.Table.from_batches(batches_of(data, schema), schema)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return dict(zip(names, pool.map(rows, names), strict=True))
