@@ -13,10 +13,10 @@ from __future__ import annotations
 from _quick import usual
 from _results import OURS, Results, arguments
 
-from absflow.protocol.retention.inventory import RetentionPolicy
+from absflow.protocol.tiers import TierPolicy
 from absflow.simulation.compaction import WORKLOADS, simulate
 
-POLICY = RetentionPolicy(max_lineage=20, free_dead=0)
+TIERS = TierPolicy(20, free_dead=0)
 SHARE = 100
 ALL = "all sets every 20 checkpoints"
 
@@ -31,14 +31,14 @@ def main(most: int, write: bool) -> None:
         case = f"{size:,} keys, 100 change with a checkpoint"
         for name, workload in WORKLOADS.items():
             checkpoints = max(200, 3 * size // SHARE)
-            found = simulate(workload, POLICY, size=size, share=SHARE, checkpoints=checkpoints)
+            found = simulate(workload, TIERS, size=size, share=SHARE, checkpoints=checkpoints)
             written.add(case, f"{OURS}, {name}", [found.amplification])
             read.add(case, f"{OURS}, {name}", [found.most_read])
             sets.add(case, f"{OURS}, {name}", [found.most_sets])
         # Every twentieth checkpoint is like every other, so a few are enough.
         peer = simulate(
             WORKLOADS["uniform updates"],
-            POLICY,
+            TIERS,
             size=size,
             share=SHARE,
             checkpoints=191,  # ten compactions

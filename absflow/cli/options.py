@@ -16,6 +16,7 @@ from rich.status import Status
 
 from absflow.errors import SettingsError
 from absflow.protocol.retention.inventory import RetentionPolicy
+from absflow.protocol.tiers import TierPolicy
 from absflow.settings.catalog import PREFIX, SETTINGS
 
 __all__ = [
@@ -167,7 +168,7 @@ def retention_policy(
     """What retention keeps: as given, else as the file or the default of the setting says."""
     return RetentionPolicy(
         retained or setting_number("checkpoint.retained", properties_file),
-        max_sets or setting_number("lineage.max-sets", properties_file),
+        TierPolicy(max_sets or setting_number("lineage.max-sets", properties_file)),
     )
 
 

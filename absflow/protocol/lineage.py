@@ -27,7 +27,6 @@ from dataclasses import dataclass, replace
 from absflow.protocol.checkpoints import Manifest, SetDigest, StageManifest
 
 __all__ = [
-    "FEW_ROWS",
     "SPAN",
     "Compacted",
     "begin_of",
@@ -41,8 +40,6 @@ __all__ = [
 
 # More than there will be checkpoints: one a second for thirty years. Ten to a power, for people.
 SPAN = 1_000_000_000
-# So many rows are read faster than sets are merged, or than a state is snapshotted whole for them.
-FEW_ROWS = 50_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from absflow.protocol.retention.inventory import (
     RetentionPolicy,
 )
 from absflow.protocol.retention.plan import plan
+from absflow.protocol.tiers import TierPolicy
 
 __all__ = ["WORKLOADS", "Figures", "Workload", "simulate"]
 
@@ -134,7 +135,7 @@ class _History:
 
 def simulate(
     workload: Workload,
-    policy: RetentionPolicy,
+    tiers: TierPolicy,
     *,
     size: int,
     share: int,
@@ -146,7 +147,7 @@ def simulate(
 
     Args:
         workload: what changes.
-        policy: what retention goes by.
+        tiers: when sets are compacted.
         size: keys at first.
         share: rows that a checkpoint changes.
         checkpoints: how many.
@@ -173,7 +174,7 @@ def simulate(
             sets={"a": frozenset(rows)},
             rows={"a": rows} if counted else {},
         )
-        for action in plan(there, policy):
+        for action in plan(there, RetentionPolicy(tiers=tiers)):
             match action:
                 case Compact(fact):
                     history.compact(fact)

@@ -6,7 +6,7 @@ from collections import deque
 
 from absflow.protocol.alignment import AbortArrived, OvertakeArrived
 from absflow.protocol.alignment_state import Barrier
-from absflow.protocol.checkpoints import FailureReason, Kind, Manifest, StageReport
+from absflow.protocol.checkpoints import FailureReason, Kind, Manifest, SetDigest, StageReport
 from absflow.protocol.coordinator import completion, machine, pending
 from absflow.protocol.coordinator.messages import (
     Action,
@@ -165,7 +165,9 @@ class Driver:
         sets = self._scene.tables.histories[stage].sets
         while checkpoint_id in self.state.pending:
             if not report.rows_changed or checkpoint_id in sets:
-                self.post(HistoryFound(checkpoint_id, stage))
+                rows = len(sets.get(checkpoint_id, ()))
+                digest = SetDigest(checkpoint_id, rows, 0) if rows else None
+                self.post(HistoryFound(checkpoint_id, stage, digest=digest))
                 return
             yield _POLL_MS
 

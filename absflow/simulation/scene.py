@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from absflow.protocol.coordinator.messages import Policy
+from absflow.protocol.tiers import TierPolicy
 from absflow.simulation.clock import Clock
 from absflow.simulation.faults import Faults, Rates, draw_rates
 from absflow.simulation.job import GRAPHS, Graph, draw_rows
@@ -90,7 +91,8 @@ def draw_knobs(
         tolerable_failed=dice.choice((1_000, 1_000, 3)),
         savepoint_timeout_ms=healthy_ms * dice.choice((1, 4, 12)),
         aligned_timeout_ms=dice.choice((None, 0, 0, 100, 400)),
-        full_from_rows=dice.choice((0, 2, 50_000)),
+        full_from_rows=(few := dice.choice((0, 2, 50_000))),
+        tiers=TierPolicy(free_dead=few),
     )
     return Knobs(
         graph=graph,

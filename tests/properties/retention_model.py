@@ -378,7 +378,7 @@ def assert_bounded(world):
     deleted_base = 2  # what the job goes on from stays, whoever deleted it
     assert kept <= world.policy.retained + asked_for + deleted_base
     for stage in STAGES:
-        assert len(world.rows()[stage]) <= world.policy.max_lineage * (kept + deleted_base)
+        assert len(world.rows()[stage]) <= world.policy.tiers.max_sets * (kept + deleted_base)
     in_flight = {
         ref.attempt
         for c in world.completed

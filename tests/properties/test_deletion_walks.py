@@ -8,6 +8,7 @@ from test_retention_walks import abort, begin, checkpoint, complete, restore
 
 from absflow.protocol.retention.deletion import Deletion, judge
 from absflow.protocol.retention.inventory import RetentionPolicy
+from absflow.protocol.tiers import TierPolicy
 
 MOVES = [
     (checkpoint, lambda world: not world.pending),
@@ -59,6 +60,6 @@ def walk(world, moves):
 @pytest.mark.parametrize("retained", [1, 3])
 def test_every_short_history(savepoints_are_bases, retained):
     """After a checkpoint and any three moves, with and without deletions behind each."""
-    world = World(RetentionPolicy(retained, max_lineage=2), savepoints_are_bases)
+    world = World(RetentionPolicy(retained, TierPolicy(2)), savepoints_are_bases)
     checkpoint(world)
     assert walk(world, 3) > 500

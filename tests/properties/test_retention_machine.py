@@ -13,6 +13,7 @@ from retention_model import STAGES, World, assert_bounded, assert_same_end, sett
 
 from absflow.protocol.retention.inventory import RetentionPolicy
 from absflow.protocol.retention.plan import plan
+from absflow.protocol.tiers import TierPolicy
 
 KEYS = st.sampled_from("abc")
 VALUES = st.one_of(st.none(), st.integers(0, 9))
@@ -27,7 +28,7 @@ class RetentionMachine(RuleBasedStateMachine):
         knows=st.tuples(st.booleans(), st.booleans()),
     )
     def begin(self, retained, longest, savepoints_are_bases, free_dead, knows):
-        policy = RetentionPolicy(retained, longest, free_dead=free_dead)
+        policy = RetentionPolicy(retained, TierPolicy(longest, free_dead=free_dead))
         self.world = self.begin_world(policy, savepoints_are_bases, *knows)
 
     def begin_world(self, *given):

@@ -8,6 +8,7 @@ from retention_model import STAGES, World, assert_bounded, assert_same_end, sett
 
 from absflow.protocol.retention.inventory import DeleteManifest, RetentionPolicy
 from absflow.protocol.retention.plan import compact, plan
+from absflow.protocol.tiers import TierPolicy
 
 
 def checkpoint(world, savepoint=False):
@@ -76,14 +77,14 @@ def walk(world, moves):
 @pytest.mark.parametrize("savepoints_are_bases", [False, True])
 def test_every_short_history(savepoints_are_bases):
     """After a checkpoint and any five moves what is retained is what it was; the rest can go."""
-    world = World(RetentionPolicy(retained=1, max_lineage=1), savepoints_are_bases)
+    world = World(RetentionPolicy(retained=1, tiers=TierPolicy(1)), savepoints_are_bases)
     checkpoint(world)
     assert walk(world, 5) > 5000
 
 
 def test_a_kill_between_any_two_writes():
     """Wherever a clean-up dies, the next one ends where it would have ended."""
-    world = World(RetentionPolicy(retained=2, max_lineage=2))
+    world = World(RetentionPolicy(retained=2, tiers=TierPolicy(2)))
     for n in range(6):
         checkpoint(world, savepoint=n == 3)
     world.restore(4)
@@ -124,7 +125,7 @@ def clean_with_failures(world, chance):
 def test_actions_that_fail_stop_no_others_and_take_nothing_away(seed):
     """A clean-up of which parts fail, again and again; one that does not then ends as always."""
     chance = random.Random(seed)
-    world = World(RetentionPolicy(retained=2, max_lineage=2))
+    world = World(RetentionPolicy(retained=2, tiers=TierPolicy(2)))
     for n in range(12):
         checkpoint(world, savepoint=n % 5 == 3)
         if n == 6:
@@ -152,7 +153,7 @@ def test_a_set_waits_for_its_checkpoint_while_a_later_one_is_aborted():
 
 def test_500_checkpoints_without_a_mishap():
     """A job that runs for ever stores no more after 500 checkpoints than after a few."""
-    policy = RetentionPolicy(retained=3, max_lineage=5)
+    policy = RetentionPolicy(retained=3, tiers=TierPolicy(5))
     world, chance = World(policy), random.Random(1)
     for _ in range(500):
         for stage in STAGES:
@@ -176,7 +177,9 @@ def test_500_checkpoints_without_a_mishap():
 def test_500_checkpoints_with_mishaps(seed):
     """Aborts, late appends, savepoints, restores and kills leave nothing behind for good."""
     chance = random.Random(seed)
-    world = World(RetentionPolicy(retained=2, max_lineage=4), savepoints_are_bases=seed % 2 == 0)
+    world = World(
+        RetentionPolicy(retained=2, tiers=TierPolicy(4)), savepoints_are_bases=seed % 2 == 0
+    )
     while len(world.completed) < 500:
         for stage in STAGES:
             world.work(stage, chance.randrange(20), chance.choice([None, world.next_id]))

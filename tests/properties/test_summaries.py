@@ -18,6 +18,7 @@ from absflow.protocol.known import Known, Trigger, summarise
 from absflow.protocol.retention.deletion import Deletion, judge
 from absflow.protocol.retention.inventory import RetentionPolicy
 from absflow.protocol.retention.plan import explain, needed, plan
+from absflow.protocol.tiers import TierPolicy
 
 
 def assert_same(world, summary):
@@ -100,7 +101,7 @@ def move(world, chance):
 def test_100_checkpoints_with_mishaps(seed):
     """A summary is small, and so is what is read beside it, however old the job is."""
     chance = random.Random(seed)
-    policy = RetentionPolicy(retained=2, max_lineage=4)
+    policy = RetentionPolicy(retained=2, tiers=TierPolicy(4))
     world = FactWorld(policy, savepoints_are_bases=seed % 2 == 1, knows_compactions=seed < 2)
     summary = None
     while len(world.completed) < 100:

@@ -8,6 +8,7 @@ from absflow.protocol.retention.inventory import (
     RetentionPolicy,
 )
 from absflow.protocol.retention.plan import plan
+from absflow.protocol.tiers import TierPolicy
 
 
 def completed(n, *lineage, attempt=1, in_flight=()):
@@ -23,7 +24,7 @@ def job(*checkpoints, sets=(), ended=None, **more):
 
 
 def planned(there, retained=1, longest=10):
-    return plan(there, RetentionPolicy(retained, longest))
+    return plan(there, RetentionPolicy(retained, TierPolicy(longest)))
 
 
 def deleted(actions):

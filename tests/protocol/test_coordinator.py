@@ -4,20 +4,25 @@ Its end of input, stop and recovery are in ``test_coordinator_end.py``, the walk
 ``test_coordinator_table.py``.
 """
 
-import pytest
-from building import JOIN, Job, aborted, manifests, report
+from dataclasses import replace
 
-from absflow.protocol.checkpoints import FailureReason
+import pytest
+from building import JOIN, SINGLE, Job, aborted, manifests, report
+
+from absflow.protocol.checkpoints import FailureReason, SetDigest
 from absflow.protocol.coordinator.messages import (
     CompletionWritten,
     DiscardReport,
     HistoryFound,
+    LineageCompacted,
     StageReported,
     TriggerWritten,
     Unexpected,
     WriteBarrier,
 )
 from absflow.protocol.coordinator.pending import Phase
+from absflow.protocol.lineage import Compacted, compacted_id
+from absflow.protocol.tiers import TierPolicy
 
 
 def test_a_checkpoint_from_trigger_to_completion():
@@ -222,13 +227,15 @@ def test_a_snapshot_without_changes_adds_no_set():
 def bases(job, *brought):
     """Complete a checkpoint for each of these (rows, of so many keys), by stage; all bases."""
     found = []
-    for now_ms, of_stages in enumerate(brought, 1):
-        number = job.trigger(10 * now_ms)
+    for of_stages in brought:
+        now_ms = 10 * job.state.next_id
+        number = job.trigger(now_ms)
         found.append(job.state.pending[number].barrier.base_id)
         for stage, (rows, keys) in of_stages.items():
             made = report(number, stage, rows, keys_total=keys, bytes_total=20 * keys)
-            job.post(StageReported(made), HistoryFound(number, stage))
-        job.post(CompletionWritten(number, 10 * now_ms))
+            digest = SetDigest(number, rows, 0) if rows else None
+            job.post(StageReported(made), HistoryFound(number, stage, digest=digest))
+        job.post(CompletionWritten(number, now_ms))
     return found
 
 
@@ -253,6 +260,71 @@ def test_a_large_stage_is_not_snapshotted_for_a_small_one():
     assert bases(job, *[{"a": small, "b": large, "c": (0, 0)}] * 3) == [0, 1, 2]
     job = Job(JOIN, full_from_rows=100)
     assert bases(job, *[{"a": small, "b": (9, 10), "c": (0, 0)}] * 3) == [0, 1, 0]
+
+
+FEW, ALL = {"a": (400, 1000)}, {"a": (1000, 1000)}
+
+
+def with_tiers(topology=SINGLE, *, bytes_=1 << 30, **tiers):
+    settings = {"full_from_rows": 100, "full_upto_bytes": bytes_}
+    return Job(topology, tiers=TierPolicy(**{"free_dead": 0, **tiers}), **settings)
+
+
+def test_before_all_sets_would_become_one_a_checkpoint_is_full():
+    """Of 1000 + 5 x 400 rows two for each live key are dead, which is as many as may be."""
+    job = with_tiers()
+    found = bases(job, ALL, *[FEW] * 5, ALL, FEW, FEW)
+    assert found == [0, 1, 2, 3, 4, 5, 0, 7, 8]
+    assert job.state.completed.stages[0].lineage == (7, 8, 9)
+
+
+def test_before_too_many_sets_would_become_one_a_checkpoint_is_full():
+    """The oldest is not larger than all others."""
+    assert bases(with_tiers(max_sets=3), ALL, *[FEW] * 2, ALL) == [0, 1, 2, 0]
+
+
+def test_where_only_small_sets_would_become_one_they_are_compacted():
+    """That writes less than a full snapshot."""
+    few = {"a": (10, 1000)}
+    assert bases(with_tiers(max_sets=3), ALL, *[few] * 9) == [*range(10)]
+
+
+def test_few_rows_are_compacted():
+    """That takes no time, and who reads changes finds what has changed."""
+    few = {"a": (4, 10)}
+    assert bases(with_tiers(max_sets=3), *[few] * 9) == [*range(9)]
+
+
+def test_a_state_that_takes_long_is_compacted():
+    """No micro-batch is held up for longer than some seconds by a snapshot of everything."""
+    assert 0 in bases(with_tiers(bytes_=20_000), *[FEW] * 9)[1:]
+    assert 0 not in bases(with_tiers(bytes_=19_999), *[FEW] * 9)[1:]
+
+
+def test_a_large_stage_is_not_snapshotted_for_the_sets_of_a_small_one():
+    """Those are compacted."""
+    some, large = {**FEW, "c": (0, 0)}, (10, 100_000)
+    assert 0 not in bases(with_tiers(JOIN), *[{**some, "b": large}] * 9)[1:]
+    assert 0 in bases(with_tiers(JOIN), *[{**some, "b": (1, 10)}] * 9)[1:]
+
+
+def test_what_was_compacted_is_not_dead():
+    """A merge that was made meanwhile has taken dead rows out."""
+    job = with_tiers()
+    bases(job, ALL, *[FEW] * 5)
+    merged = Compacted(6, "a", compacted_id(0, 6), (1, 2, 3, 4, 5, 6), SetDigest(-6, 1000, 0))
+    job.post(LineageCompacted(merged))
+    assert bases(job, FEW) == [6]
+
+
+def test_while_a_full_checkpoint_is_pending_none_is_full():
+    """It was due by the newest that is complete, and so it would be once more."""
+    job = with_tiers()
+    job.state = replace(job.state, policy=replace(job.state.policy, max_concurrent=2))
+    bases(job, ALL, *[FEW] * 5)
+    first, second = job.trigger(70), job.trigger(80)
+    pending = job.state.pending
+    assert [pending[n].barrier.base_id for n in (first, second)] == [0, 6]
 
 
 def test_rows_of_deleted_keys_are_not_most_of_a_state():

@@ -23,6 +23,7 @@ from absflow.protocol.retention.inventory import (
     RetentionPolicy,
 )
 from absflow.protocol.retention.plan import needed, plan
+from absflow.protocol.tiers import TierPolicy
 
 
 def completed(n, *lineage, attempt=1, in_flight=()):
@@ -212,7 +213,7 @@ def test_in_every_small_world_what_is_left_can_be_read():
     """
     obeyed = refused = 0
     for there in worlds():
-        before = set(swept(plan(there, RetentionPolicy(9, 9))))
+        before = set(swept(plan(there, RetentionPolicy(9, TierPolicy(9)))))
         for ids in filter(None, subsets((1, 2, 3, 4))):
             verdict = asked(there, *ids)
             going = set(ids) - there.deleted
@@ -229,7 +230,7 @@ def test_in_every_small_world_what_is_left_can_be_read():
 
 def check_what_is_left(there, verdict, before):
     after = replace(there, deleted=there.deleted.union(verdict.delete))
-    actions = plan(after, RetentionPolicy(retained=9, max_lineage=9))
+    actions = plan(after, RetentionPolicy(retained=9, tiers=TierPolicy(9)))
     assert not [a for a in actions if isinstance(a, DeleteManifest | Compact)]
     for c in after.completed:
         if c.checkpoint_id not in after.deleted or c.checkpoint_id in needed(there):

@@ -24,6 +24,7 @@ from absflow.protocol.retention.inventory import (
     Sink,
 )
 from absflow.protocol.retention.plan import explain, plan
+from absflow.protocol.tiers import TierPolicy
 
 
 def epochs(*which):
@@ -180,7 +181,9 @@ def test_facts_that_are_missing_are_not_taken_for_permission(there):
         planned(there)
 
 
-@pytest.mark.parametrize("policy", [RetentionPolicy(retained=0), RetentionPolicy(max_lineage=0)])
+@pytest.mark.parametrize(
+    "policy", [RetentionPolicy(retained=0), RetentionPolicy(tiers=TierPolicy(0))]
+)
 def test_a_policy_that_keeps_nothing_is_refused(policy):
     """The newest checkpoint is always retained, and a state is at least one set."""
     with pytest.raises(ProtocolViolation, match="start at 1"):
@@ -204,7 +207,7 @@ def test_each_thing_that_stays_is_explained():
         sinks=(Sink("out", "a", {2: 47}),),
         working=frozenset({1, 2}),
     )
-    assert explain(there, RetentionPolicy(retained=3, max_lineage=8)) == (
+    assert explain(there, RetentionPolicy(retained=3, tiers=TierPolicy(8))) == (
         "checkpoint 43: a savepoint",
         "checkpoint 45: one of the newest 3",
         "checkpoint 46: one of the newest 3, base of pending checkpoint 47",

@@ -4,11 +4,11 @@ import pytest
 from retention_cases import job
 
 from absflow.protocol.lineage import Compacted, compacted_id, lineage_of
-from absflow.protocol.retention.compaction import run_to_merge
 from absflow.protocol.retention.inventory import Compact, Completed, DeleteSets, RetentionPolicy
 from absflow.protocol.retention.plan import plan
+from absflow.protocol.tiers import TierPolicy, run_to_merge
 
-POLICY = RetentionPolicy(retained=9, max_lineage=4, max_dead=0.3, free_dead=0)
+POLICY = RetentionPolicy(retained=9, tiers=TierPolicy(4, max_dead=0.3, free_dead=0))
 ROWS = {1: 1000, **dict.fromkeys(range(2, 30), 10)}
 
 
@@ -42,13 +42,13 @@ def planned(*checkpoints, sets, policy=POLICY, rows=None, **more):
 )
 def test_where_a_run_begins(rows, live, place):
     """With at most 4 sets, and 0.3 rows read in vain for each that is live."""
-    assert run_to_merge(rows, live, POLICY) == place
+    assert run_to_merge(rows, live, POLICY.tiers) == place
 
 
 def test_few_rows_in_vain_are_free():
     """They are read faster than rewritten, however small the state is."""
-    assert run_to_merge([10, 20, 20], 10, RetentionPolicy(max_lineage=4)) is None
-    assert run_to_merge([10, 20, 20], 10, RetentionPolicy(max_lineage=4, free_dead=39)) == 0
+    assert run_to_merge([10, 20, 20], 10, TierPolicy(4)) is None
+    assert run_to_merge([10, 20, 20], 10, TierPolicy(4, free_dead=39)) == 0
 
 
 def test_a_run_within_a_lineage_becomes_one_and_the_rest_stays():
@@ -110,7 +110,7 @@ def test_nothing_is_made_that_would_lead_another_checkpoint_to_sets_that_are_gon
     rows = {-3: 1000, 1: 990, 2: 10, covers: 20, 4: 10, 5: 10, 6: 10}
     given = {"sets": rows, "rows": rows, "compacted": (Compacted(4, "a", covers, (3, 4)),)}
     five, six = kept(5, -3, 4, 5), kept(6, 1, 2, 3, 4, 5, 6)
-    policy = RetentionPolicy(retained=9, max_lineage=2, free_dead=0)
+    policy = RetentionPolicy(retained=9, tiers=TierPolicy(2, free_dead=0))
     wanted = Compacted(5, "a", compacted_id(3, 5), (4, 5))
     assert Compact(wanted) in planned(five, policy=policy, **given)
     made = [a.fact for a in planned(five, six, policy=policy, **given) if isinstance(a, Compact)]

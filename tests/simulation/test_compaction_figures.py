@@ -2,17 +2,17 @@
 
 import pytest
 
-from absflow.protocol.retention.inventory import RetentionPolicy
+from absflow.protocol.tiers import TierPolicy
 from absflow.simulation.compaction import WORKLOADS, simulate
 
-POLICY = RetentionPolicy(max_lineage=20, free_dead=0)
+TIERS = TierPolicy(20, free_dead=0)
 SHARE = 50
 
 
 def figures(workload, size, **more):
     """Long enough that most of what there was at first has been merged again."""
     given = {"size": size, "share": SHARE, "checkpoints": 60 + 2 * size // SHARE}
-    return simulate(WORKLOADS[workload], POLICY, **{**given, **more})
+    return simulate(WORKLOADS[workload], TIERS, **{**given, **more})
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
@@ -36,16 +36,16 @@ def test_to_merge_all_sets_grows_with_the_state():
 @pytest.mark.parametrize("max_sets", [1, 3, 8, 20])
 def test_a_restore_reads_few_sets_and_few_rows_in_vain(workload, max_sets):
     """At most ``lineage.max-sets`` sets, and 3 rows for each live key, whatever changes."""
-    policy = RetentionPolicy(max_lineage=max_sets, free_dead=0)
-    found = simulate(WORKLOADS[workload], policy, size=2_000, share=SHARE, checkpoints=150)
+    tiers = TierPolicy(max_sets, free_dead=0)
+    found = simulate(WORKLOADS[workload], tiers, size=2_000, share=SHARE, checkpoints=150)
     assert found.most_sets <= max_sets
     assert found.most_read <= 3
 
 
 def test_free_rows_save_compactions_of_small_states():
     """A state that changes wholly between two checkpoints is not rewritten after each."""
-    always = simulate(WORKLOADS["uniform updates"], POLICY, size=50, share=50, checkpoints=200)
-    policy = RetentionPolicy(max_lineage=20)
-    seldom = simulate(WORKLOADS["uniform updates"], policy, size=50, share=50, checkpoints=200)
+    always = simulate(WORKLOADS["uniform updates"], TIERS, size=50, share=50, checkpoints=200)
+    tiers = TierPolicy(20)
+    seldom = simulate(WORKLOADS["uniform updates"], tiers, size=50, share=50, checkpoints=200)
     assert always.compactions > 40
     assert seldom.compactions < 12

@@ -24,6 +24,7 @@ from absflow.facts.spark_reader import SparkStorageReader
 from absflow.protocol.lineage import Compacted, begin_of, compacted_id, lineage_of
 from absflow.protocol.retention.inventory import Action, Compact, DeleteSets, RetentionPolicy
 from absflow.protocol.retention.plan import compact
+from absflow.protocol.tiers import TierPolicy
 from absflow.spark.control.compaction import write_compacted_set
 from absflow.storage import history_sql, sql
 from absflow.storage.layout import Layout
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.spark
 
 NEWEST, SAVEPOINT, ABORTED = 28, 14, 9
 # All are kept.
-POLICY = RetentionPolicy(retained=100, max_lineage=4, max_dead=0.3, free_dead=0)
+POLICY = RetentionPolicy(100, TierPolicy(4, max_dead=0.3, free_dead=0))
 
 
 def states() -> dict[int, list[dict[str, Any]]]:

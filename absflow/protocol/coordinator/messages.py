@@ -6,7 +6,7 @@ Rules of this file: records only. They belong to :mod:`absflow.protocol.coordina
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from absflow.protocol.alignment_state import Barrier
@@ -17,9 +17,11 @@ from absflow.protocol.checkpoints import (
     SetDigest,
     StageReport,
 )
-from absflow.protocol.lineage import FEW_ROWS, Compacted
+from absflow.protocol.lineage import Compacted
+from absflow.protocol.tiers import FEW_ROWS, TierPolicy
 
 __all__ = [
+    "FULL_BYTES_PER_TASK",
     "Action",
     "CheckpointFailed",
     "CompletionWritten",
@@ -50,6 +52,10 @@ __all__ = [
     "WriteOvertake",
 ]
 
+# A state of so many bytes for each task that holds a part of it is snapshotted whole, before a
+# compaction is due: its micro-batch takes some seconds longer.
+FULL_BYTES_PER_TASK = 512 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -57,7 +63,9 @@ class Policy:
 
     ``aligned_timeout_ms`` is how long a checkpoint's barriers may take to align before they
     overtake what is in flight: 0 for not at all, None for as long as it takes. A checkpoint behind
-    one that brought at least ``full_from_rows`` rows, and most of the state, is full.
+    one that brought at least ``full_from_rows`` rows, and most of the state, is full; and so is one
+    behind which, by ``tiers``, so many rows and most of the state would be compacted, if it has at
+    most ``full_upto_bytes``.
     """
 
     interval_ms: int = 10_000
@@ -68,6 +76,8 @@ class Policy:
     savepoint_timeout_ms: int = 3_600_000
     aligned_timeout_ms: int | None = None
     full_from_rows: int = FEW_ROWS
+    tiers: TierPolicy = field(default_factory=TierPolicy)
+    full_upto_bytes: int = FULL_BYTES_PER_TASK
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -5,13 +5,15 @@ Rules of this file: pure functions of what :mod:`absflow.protocol.coordinator.pe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from absflow.errors import ProtocolViolation
 from absflow.protocol.alignment_state import Barrier
-from absflow.protocol.checkpoints import Kind, own_reports
+from absflow.protocol.checkpoints import Kind, StageManifest
 from absflow.protocol.coordinator.messages import (
     Action,
+    Policy,
     RefuseRequest,
     RootInput,
     SavepointRequested,
@@ -19,6 +21,7 @@ from absflow.protocol.coordinator.messages import (
     WriteBarrier,
 )
 from absflow.protocol.coordinator.pending import Coordinator, Pending
+from absflow.protocol.tiers import run_to_merge
 
 __all__ = ["all_exhausted", "live_stages", "next_trigger_ms", "trigger_due", "trigger_savepoint"]
 
@@ -77,17 +80,24 @@ def trigger_due(state: Coordinator, now_ms: int, at_ms: int) -> _Stepped:
 
 
 def _full_is_due(state: Coordinator) -> bool:
-    """Whether an increment would bring most of the state once more.
+    """Whether a full snapshot is to take the place of an increment, and of a compaction.
 
-    Then a full snapshot writes little more, and its set stands alone: nobody reads the older ones
-    any more, and none is compacted. It does not say what has changed, so the one behind it is an
-    increment.
+    Its set stands alone: nobody reads the older ones any more, and none is compacted. It does not
+    say what has changed, so the one behind it is an increment.
     """
     last = state.completed
     if last is None or last.base_id == 0:
         return False
-    reports = own_reports(last.checkpoint_id, last.stages)
-    if sum(report.rows_changed for report in reports) < state.policy.full_from_rows:
+    if any(pending.barrier.base_id == 0 for pending in state.pending.values()):
+        return False
+    stages = [s for s in last.stages if s.report.checkpoint_id == last.checkpoint_id]
+    return _brings_most(state.policy, stages) or _would_be_compacted(state.policy, stages)
+
+
+def _brings_most(policy: Policy, stages: Sequence[StageManifest]) -> bool:
+    """Whether an increment would bring most of the state once more: a full one is little more."""
+    reports = [stage.report for stage in stages]
+    if sum(report.rows_changed for report in reports) < policy.full_from_rows:
         return False
     total = sum(report.bytes_total for report in reports)
     brought = sum(
@@ -96,6 +106,23 @@ def _full_is_due(state: Coordinator) -> bool:
         if report.keys_total
     )
     return 2 * brought > total
+
+
+def _would_be_compacted(policy: Policy, stages: Sequence[StageManifest]) -> bool:
+    """Whether behind one more such increment all sets of most of the state would become one.
+
+    To find the rows that count, a compaction reads all of them. Who holds the state has no others.
+    Of few rows it takes no time.
+    """
+    total = sum(stage.report.bytes_total for stage in stages)
+    compacted = 0
+    for stage in stages:
+        report, of_sets = stage.report, {each.set_id: each.rows for each in stage.sets}
+        rows = [*(of_sets.get(set_id, 0) for set_id in stage.lineage), report.rows_changed]
+        merges_all = run_to_merge(rows, report.keys_total, policy.tiers) == 0
+        if merges_all and sum(rows) >= policy.full_from_rows:
+            compacted += report.bytes_total
+    return 2 * compacted > total and total <= policy.full_upto_bytes
 
 
 def trigger_savepoint(state: Coordinator, event: SavepointRequested) -> _Stepped:

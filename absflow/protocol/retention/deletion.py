@@ -30,10 +30,11 @@ from absflow.protocol.retention.inventory import (
     RetentionPolicy,
 )
 from absflow.protocol.retention.plan import needed, plan
+from absflow.protocol.tiers import TierPolicy
 
 __all__ = ["Deletion", "Verdict", "freed", "judge", "obey"]
 
-_KEEPS_ALL = RetentionPolicy(sys.maxsize, max_lineage=sys.maxsize, max_dead=math.inf)
+_KEEPS_ALL = RetentionPolicy(sys.maxsize, TierPolicy(sys.maxsize, max_dead=math.inf))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from absflow.protocol.lineage import FEW_ROWS, Compacted
+from absflow.protocol.lineage import Compacted
+from absflow.protocol.tiers import TierPolicy
 
 __all__ = [
     "Action",
@@ -36,17 +37,11 @@ class RetentionPolicy:
 
     Attributes:
         retained: completed checkpoints to keep, savepoints not counted; at least 1.
-        max_lineage: sets that a stage's state may be read from before some are compacted; at
-            least 1.
-        max_dead: rows that a restore may read in vain, for each live key; two, as RocksDB's
-            universal compaction has it.
-        free_dead: so many it may always read in vain: they take less time than a compaction.
+        tiers: when sets are compacted.
     """
 
     retained: int = 1
-    max_lineage: int = 10
-    max_dead: float = 2.0
-    free_dead: int = FEW_ROWS
+    tiers: TierPolicy = field(default_factory=TierPolicy)
 
 
 @dataclass(frozen=True, slots=True)

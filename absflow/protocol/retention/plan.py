@@ -163,7 +163,7 @@ def needed(there: Inventory) -> _Kept:
 
 def _kept(there: Inventory, policy: RetentionPolicy) -> _Kept:
     """The checkpoints that stay; a deleted one too, while the job goes on from it."""
-    if policy.retained < 1 or policy.max_lineage < 1:
+    if policy.retained < 1 or policy.tiers.max_sets < 1:
         raise ProtocolViolation(f"{policy} would keep nothing; both numbers start at 1")
     kept: _Kept = {}
 

@@ -58,6 +58,7 @@ from absflow.protocol.retention.inventory import (
     sentence,
 )
 from absflow.protocol.retention.plan import compact, plan
+from absflow.protocol.tiers import TierPolicy
 from absflow.spark.control.compaction import write_compacted_set
 from absflow.spark.control.effects import CoordinatorEffects
 from absflow.spark.control.facts_wanted import FactWanted
@@ -120,7 +121,9 @@ class Retention:
         self._layout = root.layout
         self._every = WHERE_PAID if self._files.is_bucket(root.layout.root) else EVERY
         settings = job.settings
-        self._policy = RetentionPolicy(settings.checkpoint_retained, settings.lineage_max_sets)
+        self._policy = RetentionPolicy(
+            settings.checkpoint_retained, TierPolicy(settings.lineage_max_sets)
+        )
         self._sinks = job.graph.published
         self._fence = claim.fence
         self._post = post
@@ -167,7 +170,7 @@ class Retention:
 
     def wake(self, longest: int) -> None:
         """Say that a checkpoint has completed, with the length of its longest lineage."""
-        if longest > self._policy.max_lineage:
+        if longest > self._policy.tiers.max_sets:
             self._due.set()
         self._news.set()
 

@@ -34,12 +34,13 @@ from absflow.facts.writer import FactWriter
 from absflow.graph.description import describe, fingerprint, topology
 from absflow.protocol import event_time
 from absflow.protocol.checkpoints import AttemptFact
-from absflow.protocol.coordinator.messages import Action, Policy
+from absflow.protocol.coordinator.messages import FULL_BYTES_PER_TASK, Action, Policy
 from absflow.protocol.coordinator.pending import Coordinator
 from absflow.protocol.event_time import EventTime
 from absflow.protocol.recovery.attempts import Origin, Restore
 from absflow.protocol.recovery.branch import Branch
 from absflow.protocol.recovery.publication import Owed
+from absflow.protocol.tiers import TierPolicy
 from absflow.settings.reading import Settings
 from absflow.sinks import DeltaSink, SinkPublication, SinkWrite
 from absflow.spark.model import ControlStart, JobSpec
@@ -222,8 +223,10 @@ def _prepare(
             made = _restored(decision, steps)
             claim.record(attempt, AttemptFact.READY, asdict(ready))
     origin = decision.origin
+    tasks = min([root.spark.sparkContext.defaultParallelism, *map(len, ranges.values())])
+    policy = _policy(job.settings, tasks)
     coordinator, recovered = facts.recover(
-        topology(job.graph), _policy(job.settings), clock.steady_ms(), origin, full=ready.full
+        topology(job.graph), policy, clock.steady_ms(), origin, full=ready.full
     )
     owed, branch = owed_at_start(root, job, decision, ready, facts)
     completed = coordinator.completed_id
@@ -268,7 +271,7 @@ def _failure_recorded(claim: Claim, decision: StartDecision) -> Iterator[None]:
         raise
 
 
-def _policy(settings: Settings) -> Policy:
+def _policy(settings: Settings, tasks: int) -> Policy:
     return Policy(
         interval_ms=settings.checkpoint_interval_ms,
         timeout_ms=settings.checkpoint_timeout_ms,
@@ -277,6 +280,8 @@ def _policy(settings: Settings) -> Policy:
         tolerable_failed=settings.checkpoint_tolerable_failed,
         savepoint_timeout_ms=settings.savepoint_timeout_ms,
         aligned_timeout_ms=settings.overtakes_after_ms,
+        tiers=TierPolicy(settings.lineage_max_sets),
+        full_upto_bytes=tasks * FULL_BYTES_PER_TASK,
     )
 
 
