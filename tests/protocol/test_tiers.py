@@ -104,6 +104,18 @@ def test_a_set_without_its_fact_that_is_not_wanted_any_more_goes():
     )
 
 
+def test_of_a_state_without_a_key_nothing_is_left():
+    """So what a plan has made one is not to be made one with others by the next."""
+    rows = {1: 1000, **dict.fromkeys(range(2, 12), 100), 12: 1, 13: 1}
+    none = Completed(11, 1, {"a": tuple(range(1, 12))}, keys={"a": 0})
+    later = Completed(13, 1, {"a": tuple(range(1, 14))}, keys={"a": 1})
+    facts = [a.fact for a in planned(none, later, sets=rows, rows=rows) if isinstance(a, Compact)]
+    assert facts == [
+        Compacted(11, "a", compacted_id(0, 11), tuple(range(1, 12))),
+        Compacted(13, "a", compacted_id(0, 13), (compacted_id(0, 11), 12, 13)),
+    ]
+
+
 def test_nothing_is_made_that_would_lead_another_checkpoint_to_sets_that_are_gone():
     """Behind 3, for 5: 6 has that end, too, but has been read from a set that covers it."""
     covers = compacted_id(2, 4)

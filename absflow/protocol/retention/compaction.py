@@ -43,7 +43,8 @@ def choose(
             if fact not in failed and not _harms(fact, kept, (*there.compacted, *made)):
                 made.append(fact)
                 together = sum(sizes.get(n, 0) for n in fact.replaces)
-                sizes.setdefault(fact.set_id, together if place else live or together)
+                whole = completed.keys.get(stage, together)
+                sizes.setdefault(fact.set_id, together if place else whole)
     return made
 
 
