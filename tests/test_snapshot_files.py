@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from absflow.columnar.digest import set_digests
 from absflow.columnar.pages import Page, PageKind, page_batch
 from absflow.columnar.spec import StageSpec
 from absflow.columnar.state import snapshot_schema
+from absflow.errors import StorageError
 from absflow.spark.batch.worker_output import WorkerOutput
 from absflow.spark.worker import snapshot_files
 from absflow.spark.worker.output_rows import PageMessages, message_of
 from absflow.spark.worker.snapshot_files import SnapshotFiles
 from absflow.storage.delta.data_files import PlainTable
 from absflow.storage.state_history import history_columns
+from absflow.storage.stores.contract import Store
 from absflow.storage.stores.mounted import MountedStore
 
 KEYS, STATE = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
@@ -27,10 +30,10 @@ INSIDE = snapshot_schema(KEYS, STATE)
 METADATA = {"partitionColumns": ["set_id"], "configuration": {}, "schemaString": "{}"}
 
 
-def files_in(folder: Path) -> SnapshotFiles:
+def files_in(folder: Path, store: Store | None = None) -> SnapshotFiles:
     """Those of the stage "left"."""
-    columns = history_columns(KEYS, STATE)
-    table = PlainTable(MountedStore(), str(folder), {}, METADATA, columns, "snappy", "4.2.0")
+    columns, store = history_columns(KEYS, STATE), store or MountedStore()
+    table = PlainTable(store, str(folder), {}, METADATA, columns, "snappy", "4.2.0")
     return SnapshotFiles(StageSpec("left", (), KEYS, STATE, pa.schema([]), {}, 8), table)
 
 
@@ -42,7 +45,9 @@ def written_of(files: SnapshotFiles, *given: tuple[int, int, pa.RecordBatch]) ->
     """The pages when it has taken these: key group, checkpoint, what has changed."""
     for each in given:
         files.take(*each)
-    return list(files.pages())
+    pages = list(files.pages())
+    files.finish()
+    return pages
 
 
 def output_of(pages: list[Page]) -> WorkerOutput:
@@ -89,15 +94,59 @@ def test_no_more_than_so_much_is_gathered(tmp_path: Path, monkeypatch: pytest.Mo
     """A file for so many bytes; nothing twice, nothing lost."""
     given = [(number, 3, changed((number, number, False))) for number in range(5)]
     monkeypatch.setattr(snapshot_files, "_GATHERED", 2 * given[0][2].nbytes)
-    files, there = files_in(tmp_path), []
-    for each in given:
-        files.take(*each)
-        there.append(len(list(tmp_path.rglob("*.parquet"))))
-    assert there == [0, 1, 1, 2, 2]
-    written = list(files.pages())
+    written = written_of(files_in(tmp_path), *given)
     assert [page.rows for page in written] == [2, 2, 1]
     due = [(number, "upsert", number, number) for number in range(5)]
     assert in_files(tmp_path, output_of(written)) == {3: due}
+
+
+def test_the_store_takes_files_while_the_next_ones_are_made(tmp_path: Path) -> None:
+    """Until it has them all, the task is not done."""
+    may = threading.Event()
+
+    class Slow(MountedStore):
+        def add(self, path: str, data: Any) -> None:
+            assert may.wait(60)
+            super().add(path, data)
+
+    files = files_in(tmp_path, Slow())
+    files.take(1, 3, changed((7, 70, False)))
+    written = list(files.pages())
+    assert not list(tmp_path.rglob("*.parquet"))
+    may.set()
+    files.finish()
+    assert in_files(tmp_path, output_of(written)) == {3: [(1, "upsert", 7, 70)]}
+
+
+def test_few_files_wait_for_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state larger than the memory is not all on its way."""
+    monkeypatch.setattr(snapshot_files, "_GATHERED", 1)
+    monkeypatch.setattr(snapshot_files, "_WAITING", 2)
+    done: list[str] = []
+    most = 0
+
+    class Counted(MountedStore):
+        def add(self, path: str, data: Any) -> None:
+            super().add(path, data)
+            done.append(path)
+
+    files = files_in(tmp_path, Counted())
+    for number in range(20):
+        files.take(1, 3, changed((number, number, False)))
+        most = max(most, number + 1 - len(done))
+    assert most <= 3
+    files.finish()
+    assert len(done) == 20
+
+
+def test_a_file_that_the_store_refuses_ends_the_task(tmp_path: Path) -> None:
+    """By its error, for nothing was snapshotted."""
+    (tmp_path / "taken").write_text("a file where a directory is to be")
+    files = files_in(tmp_path / "taken")
+    files.take(1, 3, changed((7, 70, False)))
+    list(files.pages())
+    with pytest.raises(StorageError, match="could not"):
+        files.finish()
 
 
 def test_a9_the_digest_of_a_set_is_that_of_the_rows_in_its_files(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -19,13 +22,16 @@ __all__ = ["SnapshotFiles", "history_rows"]
 
 # A worker gathers so many bytes of what has changed before it writes them into files.
 _GATHERED = 32 << 20
+# So many files wait for the store at most.
+_WAITING = 4
 
 
 class SnapshotFiles:
     """Puts what snapshots hold into files that no version of the state history names yet.
 
     Of one task. So what has changed is not made pages of, and takes no way through the JVM, and
-    none through the shuffles of the stages behind it in the chain.
+    none through the shuffles of the stages behind it in the chain. While the store takes a file,
+    its digest is made, and the next one.
     """
 
     def __init__(self, spec: StageSpec, table: PlainTable) -> None:
@@ -35,6 +41,7 @@ class SnapshotFiles:
         self._gathered: dict[int, list[pa.RecordBatch]] = {}
         self._size = 0
         self._written: list[Page] = []
+        self._uploads: deque[Future[None]] = deque()
 
     def take(self, key_group: int, checkpoint_id: int, changed: pa.RecordBatch) -> None:
         """Take what a snapshot holds of a key group, as ``take_changes`` of a batch."""
@@ -51,10 +58,18 @@ class SnapshotFiles:
         self._write()
         yield from self._written
 
+    def finish(self) -> None:
+        """Wait until the store has taken all files; until then a task has not written them.
+
+        Raises:
+            StorageError: one cannot be written.
+        """
+        self._await(0)
+
     def _write(self) -> None:
         gathered, self._gathered, self._size = self._gathered, {}, 0
         for checkpoint_id, rows in sorted(gathered.items()):
-            adds = list(self._table.write(rows, row_groups))
+            adds = list(self._table.write(rows, row_groups, self._add))
             digest = set_digest(checkpoint_id, rows)
             payload = json.dumps({"adds": adds, "digest": [digest.rows, digest.digest]}).encode()
             (first, *_) = rows
@@ -67,6 +82,20 @@ class SnapshotFiles:
                 payload=payload,
             )
             self._written.append(page)
+
+    def _add(self, path: str, data: pa.Buffer) -> None:
+        self._await(_WAITING)
+        self._uploads.append(_pool().submit(self._table.store.add, path, data))
+
+    def _await(self, most: int) -> None:
+        """Until so many uploads are left, each of which has succeeded."""
+        while len(self._uploads) > most:
+            self._uploads.popleft().result()
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_WAITING, thread_name_prefix="absflow-snapshot")
 
 
 def history_rows(

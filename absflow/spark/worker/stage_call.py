@@ -76,7 +76,6 @@ def stage_function(
         history: the state history; None if no worker may write its files.
     """
     property_, of_time = alignment_property(spec.name), time_property(spec.name)
-    of_snapshots = snapshot_property(spec.name)
 
     def run(
         key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
@@ -90,9 +89,7 @@ def stage_function(
                 "absflow and must not be used elsewhere"
             )
         text = task.getLocalProperty(of_time) if spec.timed else None
-        snapshots = None
-        if history is not None and task.getLocalProperty(of_snapshots):
-            snapshots = SnapshotFiles(spec, history)
+        snapshots = _snapshots(task, spec, history)
         batch = Batch(
             number,
             state.getCurrentProcessingTimeMs(),
@@ -115,10 +112,22 @@ def stage_function(
         if edge is not None:  # a partition has one range, so this is all of the partition
             out = edge.repack(out, number, task.partitionId())
         yield from _frames(out, page_bytes)
-        files.finish()  # Spark keeps the names of what was written once this has returned
+        # Spark keeps the names of what was written once this has returned.
+        files.finish()
+        if snapshots is not None:
+            snapshots.finish()
         close_processors(spec)
 
     return run
+
+
+def _snapshots(
+    task: TaskContext, spec: StageSpec, history: PlainTable | None
+) -> SnapshotFiles | None:
+    """What takes the snapshots of this task; None if it is not to write their files."""
+    if history is None or not task.getLocalProperty(snapshot_property(spec.name)):
+        return None
+    return SnapshotFiles(spec, history)
 
 
 def close_processors(spec: StageSpec) -> None:

@@ -96,12 +96,19 @@ class PlainTable:
     spark: str
 
     def write(
-        self, batches: Iterable[pa.RecordBatch], row_groups: RowGroups = _whole
+        self,
+        batches: Iterable[pa.RecordBatch],
+        row_groups: RowGroups = _whole,
+        add: Callable[[str, pa.Buffer], None] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Files of these rows; yields the action that adds each. Arguments as of :func:`write`."""
+        """Files of these rows; yields the action that adds each. Arguments as of :func:`write`.
+
+        ``add`` takes the path and the bytes of each, if not the store itself.
+        """
+        add = add or self.store.add
 
         def put(name: str, data: pa.Buffer) -> None:
-            self.store.add(f"{self.folder}/{name}", data)
+            add(f"{self.folder}/{name}", data)
 
         return write(batches, self.schema, self.metadata, self.codec, self.spark, put, row_groups)
 
@@ -264,11 +271,13 @@ def _has_bounds(of: pa.Field, beside: pa.Schema) -> bool:
 
     Arrow leaves NaN out of them, which is the greatest value to Spark: it would look for what is
     greater than 1 in no file of 0.5 and NaN. And to it `a.b` is the part `b` of a struct `a`, too.
+    Of a dictionary each value would be compared, and all row groups have its few words.
     """
     structs = (f"{field.name}." for field in beside if types.is_nested(field.type))
     return not (
         types.is_nested(of.type)
         or types.is_floating(of.type)
+        or types.is_dictionary(of.type)
         or any(of.name.startswith(struct) for struct in structs)
     )
 
