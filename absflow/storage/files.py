@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from functools import cached_property
+from functools import cache, cached_property
 from os import makedirs
 from typing import Any
 
@@ -23,7 +23,7 @@ __all__ = ["Files"]
 
 # So many files of one directory are asked for one by one; of more the directory is listed.
 _FEW = 16
-# Directories that are looked into at a time.
+# Directories that are looked into, or files that are read, at a time.
 _AT_ONCE = 8
 _MOUNTED = MountedStore()
 
@@ -57,6 +57,10 @@ class Files:
         """The text of a file; None if there is none."""
         data = self.read_bytes(path)
         return None if data is None else data.decode(errors="replace")
+
+    def read_all(self, paths: Iterable[str]) -> list[str | None]:
+        """The text of each of these files, several read at once; None if there is none."""
+        return list(_pool().map(self.read, paths))
 
     def read_bytes(self, path: str) -> bytes | None:
         """The bytes of a file; None if there is none."""
@@ -112,8 +116,7 @@ class Files:
             there = set(self.names(folder))
             return [path for path in due if path.rpartition("/")[2] not in there]
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return [path for found in pool.map(gone, wanted) for path in found]
+        return [path for found in _pool().map(gone, wanted) for path in found]
 
     def delete(self, path: str) -> None:
         """Delete a file; nothing happens if there is none."""
@@ -221,3 +224,8 @@ class Files:
         """A value of Hadoop's conf, a secret from where the user keeps it, too."""
         found = self._conf.getPassword(name)
         return None if found is None else "".join(found)
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="absflow-files")

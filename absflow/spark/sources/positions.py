@@ -136,19 +136,24 @@ class SourceLogs:
             compacted = (n for n in names if n.endswith(_COMPACT))
             last = max(compacted, key=lambda n: int(n.removesuffix(_COMPACT)), default=None)
             wanted = [name for name in wanted if name in names] + ([last] if last else [])
+        # One for each micro-batch since: read together, for the next one waits.
+        texts = self._files.read_all(f"{log}/{name}" for name in wanted)
         entries = {
             entry: None
-            for name in wanted
-            for entry in file_log.parse(self._text(f"{log}/{name}"))
+            for name, text in zip(wanted, texts, strict=True)
+            for entry in file_log.parse(_there(f"{log}/{name}", text))
             if after < entry.batch_id <= upto
         }
         return list(entries)
 
     def _text(self, path: str) -> str:
-        text = self._files.read(path)
-        if text is None:
-            raise StorageError(f"{path!r} is gone, which the position of a source needs")
-        return text
+        return _there(path, self._files.read(path))
+
+
+def _there(path: str, text: str | None) -> str:
+    if text is None:
+        raise StorageError(f"{path!r} is gone, which the position of a source needs")
+    return text
 
 
 def offset_of(position: str) -> int:
