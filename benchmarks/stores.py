@@ -9,10 +9,10 @@ this disk) into a Delta sink beside its storage root.
 Where nearly all keys change from one checkpoint to the next, it takes a checkpoint every 20 s once
 its keys are loaded. The 10 s behind each trigger are a job with a checkpoint every 10 s, and the
 10 s behind those one without: both in one life, in turns, so that a JVM that gets warmer is in
-both. Where few change, such a checkpoint would have twice the changes, and a compaction is due
-after many. So there it takes one every 10 s until the first compaction has been made, which is one
-round of what such a job does, and is compared with the second halves of these 10 s, in which there
-is no checkpoint: but for the compaction, each has been completed by then.
+both. Where few change, such a checkpoint would have twice the changes, and after many the state is
+snapshotted whole. So there it takes one every 10 s until that has happened, which is one round of
+what such a job does, and is compared with the second halves of these 10 s, in which there is no
+checkpoint: each has been completed by then.
 
 Then comes the time from a start that restores the newest checkpoint to the commit of its state.
 Every other turn goes through the stores the other way round. Beside that stands what the bare store
@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import statistics
 import sys
 import tempfile
@@ -44,6 +43,7 @@ from _workloads import WORKLOADS, Workload
 from pyspark.sql import SparkSession
 
 import absflow
+from absflow.facts.spark_reader import SparkStorageReader
 from absflow.storage.files import Files
 from absflow.storage.session import wait_little
 
@@ -123,35 +123,37 @@ class Job:
         return with_ / len(pairs) / WITH_S, without / len(pairs) / WITHOUT_S
 
     def one_round(self, run: absflow.Run) -> tuple[float, float]:
-        """Rows per second from the load on until sets have been compacted; and beside checkpoints.
+        """Rows per second from the load on until the state was snapshotted whole; and beside that.
 
-        The latter in the second halves of the 10 s behind triggers, but for those of a compaction.
+        The latter in the second halves of the 10 s behind triggers. A round ends 10 s behind the
+        trigger of the full snapshot.
         """
         self._await(run, lambda moments: len(moments) > self.workload.loads)
-        run.await_termination(timeout=WARM_S)
-        since, looked, found_at = time.time(), 0.0, math.inf
-        sets = f"{self.place}/job/state/stage"
+        # The second checkpoint behind a load may be full once more.
+        run.await_termination(timeout=WARM_S + 2 * WITH_S)
+        since, reader = time.time(), SparkStorageReader(self.spark, follows=True)
+        facts, columns = f"{self.place}/job/checkpoints", ["kind", "base_id", "triggered_at"]
+        looked = full_at = 0.0
 
         def done(_: object) -> bool:
-            nonlocal looked, found_at
+            nonlocal looked, full_at
             now = time.time()
-            if now - looked > WITH_S / 2:
+            if not full_at and now - looked > WITH_S / 2:
                 looked = now
-                names = Files(self.spark).names(sets)
-                if any(name.startswith("set_id=-") for name in names):
-                    found_at = min(found_at, now)
-            # Its first file is there, and not yet its last one.
-            return now - found_at > WITH_S
+                found = reader.table(facts, columns).to_pylist()
+                full = (r["triggered_at"].timestamp() for r in found if r["base_id"] == 0)
+                full_at = next((at for at in full if at > since), 0.0)
+            return bool(full_at) and now - full_at > 2 * WITH_S
 
         moments, triggers = self._await(run, done), self._triggers()
-        last = moments[-1][0]
+        end = full_at + WITH_S
         beside = [
             _rows(moments, at + WITH_S / 2, WITH_S / 2)
             for at in triggers
-            if since < at < last - WITH_S and not found_at - 2 * WITH_S < at < found_at + WITH_S
+            if since < at < end - WITH_S / 2
         ]
-        print(f"{len(triggers)} checkpoints up to a compaction", flush=True)
-        often = _rows(moments, since, last - since) / (last - since)
+        print(f"{len(beside)} checkpoints, the last one of the whole state", flush=True)
+        often = _rows(moments, since, end - since) / (end - since)
         return often, statistics.mean(beside) / (WITH_S / 2)
 
     def _triggers(self) -> list[float]:
