@@ -141,7 +141,8 @@ class Job:
             if not full_at and now - looked > WITH_S / 2:
                 looked = now
                 found = reader.table(facts, columns).to_pylist()
-                full = (r["triggered_at"].timestamp() for r in found if r["base_id"] == 0)
+                whole = [r for r in found if r["kind"] == "COMPLETED" and r["base_id"] == 0]
+                full = (row["triggered_at"].timestamp() for row in whole)
                 full_at = next((at for at in full if at > since), 0.0)
             return bool(full_at) and now - full_at > 2 * WITH_S
 

@@ -94,7 +94,13 @@ def test_no_more_than_so_much_is_gathered(tmp_path: Path, monkeypatch: pytest.Mo
     """A file for so many bytes; nothing twice, nothing lost."""
     given = [(number, 3, changed((number, number, False))) for number in range(5)]
     monkeypatch.setattr(snapshot_files, "_GATHERED", 2 * given[0][2].nbytes)
-    written = written_of(files_in(tmp_path), *given)
+    files, there = files_in(tmp_path), []
+    for each in given:
+        files.take(*each)
+        files.finish()
+        there.append(len(list(tmp_path.rglob("*.parquet"))))
+    assert there == [0, 1, 1, 2, 2]
+    written = written_of(files)
     assert [page.rows for page in written] == [2, 2, 1]
     due = [(number, "upsert", number, number) for number in range(5)]
     assert in_files(tmp_path, output_of(written)) == {3: due}
@@ -119,24 +125,15 @@ def test_the_store_takes_files_while_the_next_ones_are_made(tmp_path: Path) -> N
 
 
 def test_few_files_wait_for_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state larger than the memory is not all on its way."""
+    """A state larger than the memory is not all on its way: before a third goes, one is awaited."""
     monkeypatch.setattr(snapshot_files, "_GATHERED", 1)
-    monkeypatch.setattr(snapshot_files, "_WAITING", 2)
-    done: list[str] = []
-    most = 0
-
-    class Counted(MountedStore):
-        def add(self, path: str, data: Any) -> None:
-            super().add(path, data)
-            done.append(path)
-
-    files = files_in(tmp_path, Counted())
-    for number in range(20):
+    monkeypatch.setattr(snapshot_files, "_UPLOADS", 2)
+    (tmp_path / "taken").write_text("a file where a directory is to be")
+    files = files_in(tmp_path / "taken")
+    for number in range(2):
         files.take(1, 3, changed((number, number, False)))
-        most = max(most, number + 1 - len(done))
-    assert most <= 3
-    files.finish()
-    assert len(done) == 20
+    with pytest.raises(StorageError, match="could not"):
+        files.take(1, 3, changed((2, 2, False)))
 
 
 def test_a_file_that_the_store_refuses_ends_the_task(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "StageReport",
     "Status",
     "own_reports",
+    "own_stages",
     "status_of",
 ]
 
@@ -253,7 +254,12 @@ class StageManifest:
 
 def own_reports(checkpoint_id: int, stages: Iterable[StageManifest]) -> list[StageReport]:
     """The reports of this very checkpoint; a stage that had ended repeats an older one."""
-    return [s.report for s in stages if s.report.checkpoint_id == checkpoint_id]
+    return [stage.report for stage in own_stages(checkpoint_id, stages)]
+
+
+def own_stages(checkpoint_id: int, stages: Iterable[StageManifest]) -> list[StageManifest]:
+    """Of a manifest's stages those that have :func:`own_reports`."""
+    return [stage for stage in stages if stage.report.checkpoint_id == checkpoint_id]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +27,19 @@ from absflow.errors import StorageError
 from absflow.storage.state_files import MountedStateFiles, fetched, gone, mapped
 from absflow.storage.stores.contract import Store
 from absflow.storage.stores.mounted import executor_folder
+from absflow.storage.stores.uploads import Uploads
 
 __all__ = ["StoredStateFiles"]
 
 # Of each executor, for all of its workers and jobs; what is dropped is read again.
 CACHE_BYTES = 8 << 30
-_UPLOADS_AT_ONCE = 8
 
 
 @dataclass(slots=True)
 class _Open:
     """What this process has begun of a place: a worker runs one task at a time."""
 
-    uploads: list[Future[None]] = field(default_factory=list)
+    uploads: Uploads = field(default_factory=Uploads)
     deletions: list[str] = field(default_factory=list)
     listed: set[str] = field(default_factory=set)
     added: int = 0
@@ -86,8 +84,7 @@ class StoredStateFiles:
         # Mapped now: another worker may drop it from the cache.
         data, _ = mapped(self._cache.directory, found)
         self._state.added += len(data)
-        upload = _pool().submit(self._put, f"{self.directory}/{found}", data)
-        self._state.uploads.append(upload)
+        self._state.uploads.add(self._put, f"{self.directory}/{found}", data)
         return found
 
     def delete(self, name: str) -> None:
@@ -108,10 +105,7 @@ class StoredStateFiles:
     def finish(self) -> None:
         """Wait for the uploads, then delete what is to go, in one request."""
         state = self._state
-        uploads, state.uploads = state.uploads, []
-        failed = [error for upload in uploads if (error := upload.exception()) is not None]
-        if failed:
-            raise failed[0]
+        state.uploads.finish()
         deletions, state.deletions = state.deletions, []
         self.store.delete(deletions)
         if state.added > CACHE_BYTES // 8:
@@ -137,11 +131,6 @@ class StoredStateFiles:
 
 def _cache_root() -> str:
     return f"{executor_folder()}/absflow-state"
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_UPLOADS_AT_ONCE, thread_name_prefix="absflow-upload")
 
 
 def _drop_oldest(root: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from absflow.errors import ProtocolViolation
 from absflow.protocol.alignment_state import Barrier
-from absflow.protocol.checkpoints import Kind, StageManifest
+from absflow.protocol.checkpoints import Kind, StageManifest, own_stages
 from absflow.protocol.coordinator.messages import (
     Action,
     Policy,
@@ -90,7 +90,7 @@ def _full_is_due(state: Coordinator) -> bool:
         return False
     if any(pending.barrier.base_id == 0 for pending in state.pending.values()):
         return False
-    stages = [s for s in last.stages if s.report.checkpoint_id == last.checkpoint_id]
+    stages = own_stages(last.checkpoint_id, last.stages)
     return _brings_most(state.policy, stages) or _would_be_compacted(state.policy, stages)
 
 

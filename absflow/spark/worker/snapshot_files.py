@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -17,13 +14,14 @@ from absflow.columnar.spec import StageSpec
 from absflow.columnar.state import DELETED
 from absflow.storage.delta.data_files import PlainTable
 from absflow.storage.state_history import OPS, in_memory, row_groups
+from absflow.storage.stores.uploads import Uploads
 
 __all__ = ["SnapshotFiles", "history_rows"]
 
 # A worker gathers so many bytes of what has changed before it writes them into files.
 _GATHERED = 32 << 20
-# So many files wait for the store at most.
-_WAITING = 4
+# So many files are on their way to the store at most.
+_UPLOADS = 4
 
 
 class SnapshotFiles:
@@ -41,7 +39,7 @@ class SnapshotFiles:
         self._gathered: dict[int, list[pa.RecordBatch]] = {}
         self._size = 0
         self._written: list[Page] = []
-        self._uploads: deque[Future[None]] = deque()
+        self._uploads = Uploads(_UPLOADS)
 
     def take(self, key_group: int, checkpoint_id: int, changed: pa.RecordBatch) -> None:
         """Take what a snapshot holds of a key group, as ``take_changes`` of a batch."""
@@ -64,7 +62,7 @@ class SnapshotFiles:
         Raises:
             StorageError: one cannot be written.
         """
-        self._await(0)
+        self._uploads.finish()
 
     def _write(self) -> None:
         gathered, self._gathered, self._size = self._gathered, {}, 0
@@ -84,18 +82,7 @@ class SnapshotFiles:
             self._written.append(page)
 
     def _add(self, path: str, data: pa.Buffer) -> None:
-        self._await(_WAITING)
-        self._uploads.append(_pool().submit(self._table.store.add, path, data))
-
-    def _await(self, most: int) -> None:
-        """Until so many uploads are left, each of which has succeeded."""
-        while len(self._uploads) > most:
-            self._uploads.popleft().result()
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_WAITING, thread_name_prefix="absflow-snapshot")
+        self._uploads.add(self._table.store.add, path, data)
 
 
 def history_rows(
