@@ -1,10 +1,13 @@
-"""A running job whose lineages are compacted in the middle, again and again, and restored from."""
+"""A running job whose lineages are compacted in the middle, again and again, and restored from.
+
+And one of a large state, in which a full checkpoint takes the place of a compaction of all sets.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -29,19 +32,18 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 PATIENCE_S = 600
 FILES, KEYS = 300, 500
-SETTINGS = {
-    "checkpoint.interval": "500ms",
-    "lineage.max-sets": "3",
-    "key-groups": "2",
-}
+# More rows than are compacted in no time, of which a small part changes with each file.
+MANY, CHANGED = 60_000, 8_000
+SETTINGS = {"checkpoint.interval": "500ms", "key-groups": "2"}
+FEW_SETS = {"lineage.max-sets": "3"}
 
 
-def write_source(folder: Path) -> None:
+def write_source(folder: Path, count: int, changed: int) -> None:
     """Every key, then files that change a few and delete (below 0) fewer."""
     folder.mkdir()
     chance = np.random.default_rng(8)
     for number in range(FILES):
-        keys = np.arange(KEYS) if number == 0 else chance.choice(KEYS, 5, replace=False)
+        keys = np.arange(count) if number == 0 else chance.choice(count, changed, replace=False)
         values = chance.integers(-3 if number else 0, 9, len(keys))
         path = folder / f"{number:04d}.parquet"
         pq.write_table(pa.table({"k": keys, "v": values}), path)
@@ -76,10 +78,15 @@ def expected(root: Path, files: int) -> pd.DataFrame:
 
 
 def run(
-    spark: SparkSession, root: Path, until: Callable[[absflow.Run], object], start: str = ""
+    spark: SparkSession,
+    root: Path,
+    until: Callable[[absflow.Run], object],
+    start: str = "",
+    more: Mapping[str, str] = FEW_SETS,
 ) -> None:
     """Run the job, from a checkpoint if one is named."""
-    with settings(spark, {"storage.path": str(root / "job"), **SETTINGS, "restore.from": start}):
+    given = {"storage.path": str(root / "job"), **SETTINGS, **more, "restore.from": start}
+    with settings(spark, given):
         running = job(spark, root).start()
     try:
         until(running)
@@ -122,7 +129,7 @@ def test_runs_of_a_lineage_become_one_and_every_checkpoint_can_be_restored(
     """With a savepoint in the middle; from a checkpoint before it, then from it."""
     monkeypatch.setattr(retention, "EVERY", 0.0)
     monkeypatch.setattr(retention, "REST", 0.0)
-    write_source(tmp_path / "a")
+    write_source(tmp_path / "a", KEYS, 5)
     taken: list[int] = []
 
     def made() -> list[tuple[int | None, bool]]:
@@ -150,3 +157,32 @@ def test_runs_of_a_lineage_become_one_and_every_checkpoint_can_be_restored(
         run(spark, tmp_path, partial(wait_for_one_after, newest), str(start))
         before, newest = newest, check_all(spark, tmp_path)
         assert newest > before
+
+
+def test_before_a_compaction_of_everything_comes_a_full_checkpoint(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice; older sets go, nothing is compacted, and a restore has the state of the last."""
+    monkeypatch.setattr(retention, "EVERY", 0.0)
+    monkeypatch.setattr(retention, "REST", 0.0)
+    write_source(tmp_path / "a", MANY, CHANGED)
+
+    def full() -> list[int]:
+        rows = completed(spark, tmp_path / "job")
+        return [row["checkpoint_id"] for row in rows if row["base_id"] == 0][1:]
+
+    def one_more(before: int, running: absflow.Run) -> None:
+        wait(lambda: len(full()) > before, running, PATIENCE_S)
+
+    for start in ("", "latest"):
+        run(spark, tmp_path, partial(one_more, len(full()) if start else 0), start, {})
+    rows = completed(spark, tmp_path / "job")
+    lengths = {row["checkpoint_id"]: len(row["stages"][0]["lineage"]) for row in rows}
+    reader = Reader(str(tmp_path / "job"))
+    for n in full():
+        assert lengths[n] == 1
+        assert max(lengths[m] for m in lengths if m < n) > 3
+        (row,) = (row for row in rows if row["checkpoint_id"] == n)
+        due = expected(tmp_path, files_read(row, "last", "a"))
+        assert_same_rows(reader.state("last", n).rows.to_pandas(), due, ["k"])
+    assert not compacted_of(facts(spark, tmp_path / "job"))
