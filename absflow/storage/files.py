@@ -199,7 +199,9 @@ class Files:
         if scheme == "file":
             return _MOUNTED, path
         if scheme not in S3_SCHEMES:
-            return self._hadoop, path
+            # What renames on HDFS takes no path that leaves the name node to Hadoop's conf.
+            whole = rest.startswith("//") and not rest.startswith("///")
+            return self._hadoop, path if whole else self.qualified(path)
         bucket = f"{scheme}://{rest.lstrip('/').partition('/')[0]}"
         if bucket not in self._buckets:
             self._buckets[bucket] = self._bucket(bucket)

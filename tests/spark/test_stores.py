@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from s3_faults import Fault
 from s3_server import S3Server, s3_server
+from session import spark_conf
 
 from absflow.errors import StorageError
 from absflow.storage.files import Files
@@ -127,6 +128,19 @@ def test_folders_have_the_names_of_what_is_in_them(place: Place) -> None:
     assert store.exists(f"{folder}/p=1")
     assert not store.exists(f"{folder}/p")
     assert store.read(f"{folder}/a/b") is None
+
+
+@pytest.mark.parametrize("slashes", ["/", "///"])
+def test_a_path_may_leave_the_name_node_to_the_conf(
+    spark: SparkSession, there: Hdfs, slashes: str
+) -> None:
+    """As most paths on YARN do."""
+    path = f"left/{len(slashes)}/to/conf"
+    with spark_conf(spark, {"fs.defaultFS": there.root}):
+        files = Files(spark)
+        files.write(f"hdfs:{slashes}{path}", "x")
+        assert files.read(f"hdfs:{slashes}{path}") == "x"
+    assert Files(spark).read(f"{there.root}/{path}") == "x"
 
 
 @pytest.mark.parametrize("size", [0, 1, (8 << 20) + 1, 20 << 20])
