@@ -42,7 +42,7 @@ def chain(
     """Source ``a`` to ``left`` to ``tally`` to a Delta sink."""
     job = absflow.Job("chain", spark)
     frame = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
-    a = job.source("a", frame.parquet(str(root / "a")), bounded=bounded)
+    a = job.source("a", frame.parquet((root / "a").as_uri()), bounded=bounded)
     left = job.stage("left", a, key="k", state=STATE, output=OUTPUT, process=process)
     tally = job.stage("tally", left, key="g", state=STATE, output=OUTPUT, process=process)
     job.sink("out", tally, absflow.DeltaSink(str(sink or root / "sink")), mode=mode)

@@ -22,7 +22,8 @@ HDFS = {
     for name in ("hadoop-hdfs", "hadoop-hdfs-client", "hadoop-common")
 }
 START_S = 120
-_LOG = """\
+# Of log4j: warnings, to where the process prints.
+LOG = """\
 log4j.rootLogger=WARN, out
 log4j.appender.out=org.apache.log4j.ConsoleAppender
 log4j.appender.out.layout=org.apache.log4j.SimpleLayout
@@ -81,9 +82,9 @@ def hdfs(folder: Path, *, short: bool = True) -> Iterator[Hdfs]:
     root, rest, *of_data = ports
     for pages in ("hdfs", "datanode"):  # of which the jars have none, and which must be there
         (folder / "conf/webapps" / pages).mkdir(parents=True)
-    (folder / "conf/log4j.properties").write_text(_LOG)
-    _write_conf(folder / "conf/core-site.xml", {"fs.defaultFS": f"hdfs://{root}"})
-    _write_conf(folder / "conf/hdfs-site.xml", _conf(folder, rest, of_data))
+    (folder / "conf/log4j.properties").write_text(LOG)
+    write_conf(folder / "conf/core-site.xml", {"fs.defaultFS": f"hdfs://{root}"})
+    write_conf(folder / "conf/hdfs-site.xml", _conf(folder, rest, of_data))
     command = [java(), "-cp", class_path, "-Xmx384m", "-XX:+UseSerialGC"]
     command += [f"-Dhadoop.log.dir={folder}", *(["-XX:TieredStopAtLevel=1"] if short else [])]
     nodes = {"namenode": f"{_NODE}.namenode.NameNode", "datanode": f"{_NODE}.datanode.DataNode"}
@@ -137,7 +138,8 @@ def _conf(folder: Path, rest: str, of_data: list[str]) -> dict[str, object]:
     }
 
 
-def _write_conf(file: Path, values: Mapping[str, object]) -> None:
+def write_conf(file: Path, values: Mapping[str, object]) -> None:
+    """A file of conf as all of Hadoop reads it."""
     lines = [
         f"<property><name>{name}</name><value>{escape(str(value))}</value></property>"
         for name, value in values.items()

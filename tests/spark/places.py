@@ -21,9 +21,10 @@ from hdfs_server import Hdfs, hdfs
 from minio_server import s3
 from on_store import Server, class_path
 from pyarrow import fs
+from reading import rows_of
 from s3_server import KEY, SECRET, S3Server
 
-__all__ = ["STORES", "Disk", "Place", "Stores", "bucket_place", "hdfs_place"]
+__all__ = ["STORES", "Disk", "Place", "Stores", "attempts", "bucket_place", "hdfs_place"]
 
 _LOG = "/_delta_log/"
 # A look at a store takes time from the job that is looked at.
@@ -177,6 +178,13 @@ def bucket_place(server: S3Server, name: str, root: Path, jars: str) -> Place:
 def hdfs_place(there: Hdfs, name: str, root: Path) -> Place:
     """A directory, which need not be there yet."""
     return _Remote(root, f"{there.root}/{name}", there, _HdfsClient(there.rest, name))
+
+
+def attempts(place: Place) -> list[tuple[int, str]]:
+    """The incarnations that have written a fact of an attempt of its job, and which."""
+    place.fetch("job/attempts")
+    rows = rows_of(place.root / "job/attempts").to_pylist()
+    return [(r["incarnation"], r["kind"]) for r in sorted(rows, key=lambda r: r["at"])]
 
 
 Stores = Callable[[str, Path], Place]

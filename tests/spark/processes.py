@@ -34,12 +34,22 @@ def session(leader: int) -> Iterator[tuple[int, str]]:
 
     Spark puts its Python workers into groups of their own, but not into sessions.
     """
+    return ((pid, command) for pid, own, command in _living() if own == leader)
+
+
+def sessions_of(*words: str) -> set[int]:
+    """The leaders of the sessions with a living process whose command line has all these words."""
+    return {leader for _, leader, command in _living() if all(word in command for word in words)}
+
+
+def _living() -> Iterator[tuple[int, int, str]]:
+    """The number, the leader of the session and the command line of each."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # gone in the meantime
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[3]) == leader and fields[0] != "Z":
+            if fields[0] != "Z":
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
-                yield int(folder.name), command.decode(errors="replace")
+                yield int(folder.name), int(fields[3]), command.decode(errors="replace")
 
 
 def kill(pid: int) -> None:

@@ -14,7 +14,7 @@ from chain import expected
 from diamond import write_source
 from on_store import started
 from outside_sinks import Outside, outside
-from places import STORES, Place
+from places import STORES, Place, attempts
 from processes import bury, tail
 from reading import assert_same_rows, rows_of
 
@@ -49,13 +49,6 @@ def versions(place: Place) -> dict[str, int]:
     """Of the job's tables, now."""
     time.sleep(1)  # a place looks at a folder twice in a second
     return {path: commits(place, path) for path in TABLES}
-
-
-def attempts(place: Place) -> list[tuple[int, str]]:
-    """The incarnations that have written a fact of an attempt, and which."""
-    place.fetch("job/attempts")
-    rows = rows_of(place.root / "job/attempts").to_pylist()
-    return [(r["incarnation"], r["kind"]) for r in sorted(rows, key=lambda r: r["at"])]
 
 
 @pytest.fixture
