@@ -142,7 +142,7 @@ def main(root: Path, place: str, more: dict[str, str]) -> None:
         try:
             check(spark, root, place, run.finished_checkpoint)
             break
-        except (PySparkException, Py4JJavaError):
+        except (absflow.AbsflowError, PySparkException, Py4JJavaError):
             if not left:
                 raise
     print(f"checkpoint {run.finished_checkpoint} is right", progress)
