@@ -25,31 +25,30 @@ __all__ = ["ask", "ask_to_delete", "await_answer", "await_deletion"]
 _LOOK_EVERY_S = 0.5
 
 
-def ask(root: str, *, stop: bool, drain: bool, fire_timers: bool = False) -> tuple[str, int]:
-    """Ask the newest driver of the job under ``root``; the request, and that driver's incarnation.
+def ask(reader: Reader, *, stop: bool, drain: bool, fire_timers: bool = False) -> tuple[str, int]:
+    """Ask the newest driver of a job; the request, and that driver's incarnation.
 
     Raises:
         NotFoundError: no job has ever started there, or its driver has ended.
         StorageError: the row could not be written.
     """
-    reader = Reader(root)
     incarnation, ended = reader.driver()
     if ended:
         raise NotFoundError(
-            f"the job under {root!r} is not running (its driver, incarnation {incarnation}, has "
-            f"{ended}), so there is nothing to stop, and nobody to take a savepoint"
+            f"the job under {reader.root!r} is not running (its driver, incarnation {incarnation}, "
+            f"has {ended}), so there is nothing to stop, and nobody to take a savepoint"
         )
     wanted = {"stop": stop, "drain": drain, "fire_timers": fire_timers}
     return _write(reader, incarnation=incarnation, **wanted), incarnation
 
 
-def ask_to_delete(root: str, checkpoint_ids: Sequence[int]) -> str:
-    """Ask whichever driver of the job under ``root`` comes; the request.
+def ask_to_delete(reader: Reader, checkpoint_ids: Sequence[int]) -> str:
+    """Ask whichever driver of a job comes; the request.
 
     Raises:
         StorageError: the row could not be written.
     """
-    return _write(Reader(root), delete=list(checkpoint_ids))
+    return _write(reader, delete=list(checkpoint_ids))
 
 
 def _write(reader: Reader, **wanted: Any) -> str:
@@ -58,19 +57,25 @@ def _write(reader: Reader, **wanted: Any) -> str:
     table = pa.Table.from_pylist([row], schema=REQUESTS)
     try:
         # A table of an earlier version gets the columns that it lacks.
-        write_deltalake(reader.requests, table, mode="append", schema_mode="merge")
+        write_deltalake(
+            reader.requests,
+            table,
+            mode="append",
+            schema_mode="merge",
+            storage_options=dict(reader.storage.client.options),
+        )
     except (DeltaError, OSError) as error:
         raise StorageError(f"could not write a request under {reader.root!r}: {error}") from error
     return request
 
 
-def await_deletion(root: str, request: str, timeout_s: float) -> bool:
+def await_deletion(reader: Reader, request: str, timeout_s: float) -> bool:
     """Whether ``request`` was obeyed; False if no driver runs that could, and it stands.
 
     Raises:
         DeletionError: it was refused, or there is no answer.
     """
-    for incarnation, ended, answer in _looks(root, request, timeout_s):
+    for incarnation, ended, answer in _looks(reader, request, timeout_s):
         newest = incarnation
         if answer is not None:
             if answer.kind == FactKind.DELETED.value:
@@ -84,13 +89,13 @@ def await_deletion(root: str, request: str, timeout_s: float) -> bool:
     )
 
 
-def await_answer(root: str, request: str, incarnation: int, timeout_s: float) -> int:
+def await_answer(reader: Reader, request: str, incarnation: int, timeout_s: float) -> int:
     """The savepoint that answers ``request``.
 
     Raises:
         SavepointFailedError: it was aborted or refused, or there is no answer.
     """
-    for newest, ended, answer in _looks(root, request, timeout_s):
+    for newest, ended, answer in _looks(reader, request, timeout_s):
         if answer is not None:
             if answer.kind == FactKind.COMPLETED.value:
                 return int(answer.checkpoint_id or 0)
@@ -108,13 +113,15 @@ def await_answer(root: str, request: str, incarnation: int, timeout_s: float) ->
     )
 
 
-def _looks(root: str, request: str, timeout_s: float) -> Iterator[tuple[int, str, Answer | None]]:
+def _looks(
+    reader: Reader, request: str, timeout_s: float
+) -> Iterator[tuple[int, str, Answer | None]]:
     """The newest driver, how it has ended, and the answer if there is one: until time is up."""
     until = time.monotonic() + timeout_s
     while True:
         # The driver before the answer: one that ends answers first.
-        incarnation, ended = Reader(root).driver()
-        yield incarnation, ended, Reader(root).answer(request)
+        incarnation, ended = reader.again().driver()
+        yield incarnation, ended, reader.again().answer(request)
         if time.monotonic() > until:
             return
         time.sleep(_LOOK_EVERY_S)

@@ -25,8 +25,8 @@ from absflow.cli.options import (
     limited,
     on_storage,
     open_console,
+    reader_of,
     retention_policy,
-    root_of,
     setting_of,
     timeout_option,
     values_of,
@@ -92,7 +92,7 @@ def history(
     How each one ended, when, how long it took and what it wrote; which ones are savepoints, and
     which ones a restore has abandoned. What a driver that is no more has left pending is aborted.
     """
-    record = Reader(root_of(storage, properties_file)).history(limited(limit, as_json))
+    record = reader_of(storage, properties_file).history(limited(limit, as_json))
     if as_json:
         click.echo(documents.text(documents.history(record)))
         return
@@ -119,7 +119,7 @@ def show(
     Its stages, how long each of their phases took, how busy and how far behind they were when it
     completed, and where the sources stood.
     """
-    reader = Reader(root_of(storage, properties_file))
+    reader = reader_of(storage, properties_file)
     record = reader.checkpoint(reader.number(checkpoint_id))
     if as_json:
         click.echo(documents.text(documents.checkpoint(record)))
@@ -182,7 +182,7 @@ def state(
 
     One line per key, sorted by key. Times are ISO 8601, binary is base64, in --key too.
     """
-    reader = Reader(root_of(storage, properties_file))
+    reader = reader_of(storage, properties_file)
     record = reader.state(stage, None if at is None else reader.number(at), values_of(key))
     count = limited(limit, as_json)
     if as_json:
@@ -225,7 +225,7 @@ def gc(
     failed there is tried again after the next one.
     """
     policy = retention_policy(properties_file, retained, max_sets)
-    record = Reader(root_of(storage, properties_file)).retention(policy)
+    record = reader_of(storage, properties_file).retention(policy)
     if as_json:
         click.echo(documents.text(documents.retention(record)))
         return
@@ -264,8 +264,8 @@ def delete(
     What the job itself needs is refused, and then none of them is deleted. The driver of the job
     deletes them; if none runs, the next one does, as soon as it is started.
     """
-    root = root_of(storage, properties_file)
-    record = Reader(root).deletion(checkpoint_ids)
+    reader = reader_of(storage, properties_file)
+    record = reader.deletion(checkpoint_ids)
     if record.refused:
         raise DeletionError(f"nothing was deleted: {record.refused}")
     console = open_console(quiet=as_json)
@@ -277,11 +277,11 @@ def delete(
     else:
         if not yes:
             _confirm(f"Delete {_these(record.checkpoints)}?", as_json)
-        answer = _delete(root, [r.checkpoint_id for r in record.checkpoints], timeout)
+        answer = _delete(reader, [r.checkpoint_id for r in record.checkpoints], timeout)
     if as_json:
         click.echo(documents.text(documents.deletion(record, answer)))
     else:
-        console.print(_answer_text(answer, record, root), soft_wrap=True)
+        console.print(_answer_text(answer, record, reader.root), soft_wrap=True)
 
 
 def _confirm(question: str, as_json: bool) -> None:
@@ -291,10 +291,10 @@ def _confirm(question: str, as_json: bool) -> None:
     click.confirm(question, abort=True)
 
 
-def _delete(root: str, checkpoint_ids: list[int], timeout: float) -> str:
-    request = asking.ask_to_delete(root, checkpoint_ids)
+def _delete(reader: Reader, checkpoint_ids: list[int], timeout: float) -> str:
+    request = asking.ask_to_delete(reader, checkpoint_ids)
     with waiting("waiting for the driver"):
-        return "DELETED" if asking.await_deletion(root, request, timeout) else "STANDS"
+        return "DELETED" if asking.await_deletion(reader, request, timeout) else "STANDS"
 
 
 def _answer_text(answer: str, record: DeletionRecord, root: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from absflow.cli.options import LATEST, WithExamples, checkpoint_named, root_of
+from absflow.cli.options import LATEST, WithExamples, checkpoint_named, reader_of
 from absflow.cli.reader import Reader
 from absflow.errors import AbsflowError
 from absflow.protocol.checkpoints import Status
@@ -69,7 +69,7 @@ def _reader(context: click.Context) -> Reader | None:
     """Of the root that has been typed so far, or that the environment names."""
     given = context.params
     try:
-        return Reader(root_of(given.get("storage"), given.get("properties_file")))
+        return reader_of(given.get("storage"), given.get("properties_file"))
     except (AbsflowError, click.UsageError, OSError):
         return None
 

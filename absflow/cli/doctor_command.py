@@ -17,8 +17,8 @@ from absflow.cli.documents import failure_sentence, text
 from absflow.cli.options import (
     STORAGE_SETTING,
     WithExamples,
+    conf_of,
     conf_option,
-    given_root,
     pair,
     waiting,
 )
@@ -63,8 +63,9 @@ def doctor_command(properties_file: Path | None, conf: tuple[str, ...], as_json:
         # What Spark says of Java is what counts; twice would be one line too many.
         names = {check.what for check in inside}
         checks = [*(check for check in checks if check.what not in names), *inside]
-        if root := settings.get(STORAGE_SETTING) or given_root(properties_file):
-            checks.append(_job_check(root))
+        known = {**conf_of(properties_file), **settings}
+        if root := known.get(STORAGE_SETTING):
+            checks.append(_job_check(Reader(root, known)))
     wrong = [check for check in checks if not check.holds]
     if as_json:
         lines = [{"holds": check.holds, "line": str(check)} for check in checks]
@@ -79,12 +80,12 @@ def doctor_command(properties_file: Path | None, conf: tuple[str, ...], as_json:
     click.get_current_context().exit(1 if wrong else 0)
 
 
-def _job_check(root: str) -> Check:
+def _job_check(reader: Reader) -> Check:
     """What the job's last driver has left, and what retention fails at."""
     try:
-        status = Reader(root).status()
+        status = reader.status()
     except NotFoundError:
-        return Check("job", f"none has started under {root!r}", "any", "", True)
+        return Check("job", f"none has started under {reader.root!r}", "any", "", True)
     except (AbsflowError, NotImplementedError) as error:
         return Check("job", f"only Spark can read it here ({error})", "any", "", True)
     if status.failing:

@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.status import Status
 
+from absflow.cli.reader import Reader
 from absflow.errors import SettingsError
 from absflow.protocol.retention.inventory import RetentionPolicy
 from absflow.protocol.tiers import TierPolicy
@@ -27,15 +28,15 @@ __all__ = [
     "WithExamples",
     "at_option",
     "checkpoint_named",
+    "conf_of",
     "conf_option",
-    "given_root",
     "limit_option",
     "limited",
     "on_storage",
     "open_console",
     "pair",
+    "reader_of",
     "retention_policy",
-    "root_of",
     "setting_number",
     "setting_of",
     "timeout_option",
@@ -87,7 +88,7 @@ def on_storage(command: Callable[..., None]) -> Callable[..., None]:
             "--properties-file",
             metavar="FILE",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help=f"Take {STORAGE_SETTING} from this file (as for spark-submit).",
+            help=f"Take {STORAGE_SETTING} from this file (as for spark-submit), and keys for it.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
     ]
@@ -153,7 +154,7 @@ def limit_option(what: str) -> Callable[[Callable[..., None]], Callable[..., Non
 def setting_number(name: str, properties_file: Path | None) -> int:
     """A setting from the file, else its default."""
     setting = next(s for s in SETTINGS if s.name == name)
-    given = _properties(properties_file) if properties_file else {}
+    given = conf_of(properties_file)
     try:
         return int(setting.parse(given.get(PREFIX + name) or setting.default or ""))
     except ValueError as expected:
@@ -193,33 +194,25 @@ def limited(limit: int | None, as_json: bool) -> int | None:
     return limit or None
 
 
-def root_of(storage: str | None, properties_file: Path | None) -> str:
-    """The storage root that a command is for."""
-    if storage:
-        return storage
+def reader_of(storage: str | None, properties_file: Path | None) -> Reader:
+    """Of the storage root that a command is for, reached as the properties file says."""
+    conf = conf_of(properties_file)
+    named = conf.get(STORAGE_SETTING) if properties_file else os.environ.get(STORAGE_VARIABLE)
+    if root := storage or named:
+        return Reader(root, conf)
     if properties_file:
-        return _from_properties(properties_file)
-    if given := os.environ.get(STORAGE_VARIABLE):
-        return given
+        raise SettingsError(
+            f"{str(properties_file)!r} does not set {STORAGE_SETTING}; add it, or use --storage"
+        )
     raise click.UsageError(
         f"no storage root given: use --storage, --properties-file or {STORAGE_VARIABLE}"
     )
 
 
-def given_root(path: Path | None) -> str | None:
-    """The storage root that a file of Java properties sets; None without it, or without a file."""
-    return _properties(path).get(STORAGE_SETTING) if path else None
-
-
-def _from_properties(path: Path) -> str:
-    """The storage root in a file of Java properties."""
-    if root := given_root(path):
-        return root
-    raise SettingsError(f"{str(path)!r} does not set {STORAGE_SETTING}; add it, or use --storage")
-
-
-def _properties(path: Path) -> dict[str, str]:
-    """A file of Java properties, which Spark's are."""
+def conf_of(path: Path | None) -> dict[str, str]:
+    """A file of Java properties, which Spark's are; empty without one."""
+    if path is None:
+        return {}
     lines = path.read_text(encoding="utf-8").splitlines()
     found = (re.match(r"\s*([^\s=:#!]+)\s*[=:\s]\s*(.*?)\s*$", line) for line in lines)
     return {match[1]: match[2] for match in found if match}

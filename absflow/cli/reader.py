@@ -77,18 +77,27 @@ _NEWEST = 100
 class Reader:
     """The tables under one storage root, as they are when first asked for."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, conf: Mapping[str, str] | None = None) -> None:
         """Read below ``root``, a path or URL as Spark takes it.
+
+        Args:
+            root: the storage root.
+            conf: Spark's, as far as it says how a root is reached.
 
         Raises:
             StorageError: it has a path that no job can have.
         """
         self.root = root
+        self._conf = conf or {}
         url = plain_root(root)
         url = url if "://" in url else os.path.abspath(url)
         check_place(url)
         self.layout = Layout(url.rstrip("/"))
-        self.storage = FileReader(root, self.layout)
+        self.storage = FileReader(root, self.layout, self._conf)
+
+    def again(self) -> Reader:
+        """Of the same root, as it is now."""
+        return Reader(self.root, self._conf)
 
     @cached_property
     def stages(self) -> dict[str, StageColumns]:
@@ -207,7 +216,7 @@ class Reader:
         known = self.known({*job.origins, *filter(None, [checkpoint_id])})
         found = sought(self._facts, known, job, checkpoint_id)
         if found.root != job.root:
-            Reader(found.root).find(found.checkpoint_id)
+            Reader(found.root, self._conf).find(found.checkpoint_id)
 
     def state(
         self, stage: str, checkpoint_id: int | None, key: Mapping[str, str | None] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -17,8 +17,8 @@ from absflow.cli.options import (
     Wanted,
     WithExamples,
     checkpoint_named,
+    conf_of,
     conf_option,
-    given_root,
     on_storage,
     open_console,
     pair,
@@ -110,14 +110,15 @@ def restore_command(
         raise NotFoundError(f"there is no file {script!r}; give the program that declares the job")
     program = [script, *args]
     spark_submit = submit.spark_submit()
-    known_root = settings.get(STORAGE_SETTING) or given_root(properties_file)
-    target = source or _at(known_root, at)
+    known = {**conf_of(properties_file), **settings}
+    known_root = known.get(STORAGE_SETTING)
+    target = source or _at(known, at)
     given = parse_target(target)
     if own := given.root is not None and _place(given.root) == _place(known_root):
         target = target.rpartition("#")[2]
         given = parse_target(target)
     options = submit.options({**settings, _RESTORE: target}, properties_file)
-    problem = _missing(known_root, given, plan=plan_only)
+    problem = _missing(known, given, plan=plan_only)
     if problem and not plan_only:
         raise NotFoundError(problem)
     if own and not problem:
@@ -125,7 +126,7 @@ def restore_command(
     if not plan_only:
         if known_root is not None:
             _refuse_beside_driver(known_root)
-            _confirm(known_root, given, yes=yes)
+            _confirm(known, given, yes=yes)
         submit.become([spark_submit, *options, *program])
     run = [spark_submit, *options]
     document = documents.no_plan(problem) if problem else submit.plan_of(run, program)
@@ -136,11 +137,12 @@ def restore_command(
     click.get_current_context().exit(1 if document["problems"] else 0)
 
 
-def _at(root: str | None, at: Wanted | None) -> str:
+def _at(conf: Mapping[str, str], at: Wanted | None) -> str:
     """The checkpoint of a time, as ``restore.from`` names it; it is said which one it is."""
+    root = conf.get(STORAGE_SETTING)
     if root is None or at is None:
         raise click.UsageError("--at needs the storage root; give --storage or --properties-file")
-    reader = Reader(root)
+    reader = Reader(root, conf)
     record = reader.checkpoint(reader.number(at))
     moment = cells.time(record.triggered_at)
     click.echo(f"{record.title} is meant, triggered at {moment} UTC", err=True)
@@ -161,12 +163,13 @@ def _refuse_beside_driver(root: str) -> None:
         )
 
 
-def _confirm(root: str, target: RestoreTarget, *, yes: bool) -> None:
+def _confirm(conf: Mapping[str, str], target: RestoreTarget, *, yes: bool) -> None:
     """On a terminal, ask before a job that is there goes back; all but yes ends the command."""
     if yes or not sys.stdin.isatty():
         return
+    root = conf[STORAGE_SETTING]
     try:
-        newest = Reader(root).number("latest")
+        newest = Reader(root, conf).number("latest")
     except (AbsflowError, NotImplementedError):
         return  # there is no job yet that could lose anything, or only Spark can see it
     number = target.checkpoint_id or (newest if target.root is None else "latest")
@@ -186,19 +189,19 @@ def _place(root: str | None) -> str | None:
         return None
 
 
-def _missing(root: str | None, target: RestoreTarget, *, plan: bool) -> str:
+def _missing(conf: Mapping[str, str], target: RestoreTarget, *, plan: bool) -> str:
     """Why a start would not find the checkpoint; "" if it would, or if only Spark can say.
 
     Args:
-        root: the job's storage root; None if only its program knows it.
+        conf: Spark's; without the job's storage root if only its program knows it.
         target: what is asked for.
         plan: a plan is wanted. A start from the latest goes on without any, a plan does not.
     """
-    place = target.root or root
+    place = target.root or conf.get(STORAGE_SETTING)
     if place is None or (target == LATEST and not plan):
         return ""
     try:
-        Reader(place).find(target.checkpoint_id)
+        Reader(place, conf).find(target.checkpoint_id)
     except NotFoundError as error:
         return str(error)
     except (AbsflowError, NotImplementedError):

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from absflow.cli import asking, documents
-from absflow.cli.options import WithExamples, on_storage, root_of, timeout_option, waiting
+from absflow.cli.options import WithExamples, on_storage, reader_of, timeout_option, waiting
 from absflow.cli.reader import Reader
 
 __all__ = ["savepoint_command", "stop_command"]
@@ -32,7 +32,7 @@ def savepoint_command(
     A savepoint is a full checkpoint that stays until you delete it. The exit code is 1 if it fails;
     the job then goes on. The program that started the job need not be asked.
     """
-    _take(root_of(storage, properties_file), timeout, as_json)
+    _take(reader_of(storage, properties_file), timeout, as_json)
 
 
 @click.command(
@@ -69,12 +69,12 @@ def stop_command(
     """
     if fire_timers and not drain:
         raise click.UsageError("--fire-timers is for a drained stop; give --drain, too")
-    root = root_of(storage, properties_file)
-    _take(root, timeout, as_json, stop=True, drain=drain, fire_timers=fire_timers)
+    reader = reader_of(storage, properties_file)
+    _take(reader, timeout, as_json, stop=True, drain=drain, fire_timers=fire_timers)
 
 
 def _take(
-    root: str,
+    reader: Reader,
     timeout: float,
     as_json: bool,
     *,
@@ -82,10 +82,12 @@ def _take(
     drain: bool = False,
     fire_timers: bool = False,
 ) -> None:
-    request, incarnation = asking.ask(root, stop=stop, drain=drain, fire_timers=fire_timers)
+    request, incarnation = asking.ask(reader, stop=stop, drain=drain, fire_timers=fire_timers)
     with waiting(f"driver {incarnation} takes the savepoint"):
-        taken = asking.await_answer(root, request, incarnation, timeout)
+        taken = asking.await_answer(reader, request, incarnation, timeout)
     if as_json:
-        click.echo(documents.text(documents.checkpoint(Reader(root).checkpoint(taken))))
+        click.echo(documents.text(documents.checkpoint(reader.again().checkpoint(taken))))
         return
-    click.echo(f"savepoint {taken} of the job under {root}" + (", which stops" if stop else ""))
+    click.echo(
+        f"savepoint {taken} of the job under {reader.root}" + (", which stops" if stop else "")
+    )

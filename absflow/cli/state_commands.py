@@ -23,11 +23,10 @@ from absflow.cli.options import (
     limited,
     on_storage,
     open_console,
-    root_of,
+    reader_of,
     values_of,
     waiting,
 )
-from absflow.cli.reader import Reader
 from absflow.errors import NotFoundError, StorageError
 from absflow.facts.stages import check_key, find_stage
 
@@ -66,7 +65,7 @@ def changes_command(
     The newest first; a checkpoint at which nothing had changed is left out. Abandoned checkpoints
     are no part of the job any more, and are left out, too.
     """
-    reader = Reader(root_of(storage, properties_file))
+    reader = reader_of(storage, properties_file)
     asked = values_of(key)
     check_key(find_stage(reader.stages, stage), asked)
     with waiting(f"reading {stage}"):
@@ -120,7 +119,7 @@ def diff_command(
 
     Without --stage, how many keys of each stage came, went and changed; with it, which, and how.
     """
-    reader = Reader(root_of(storage, properties_file))
+    reader = reader_of(storage, properties_file)
     ids = reader.number(earlier), reader.number(later)
     both = [{s.report.stage for s in reader.manifest(n)[0].stages} for n in ids]
     there = both[0] & both[1]
@@ -214,7 +213,7 @@ def export_command(
     """
     if file.suffix not in {".parquet", ".csv"}:
         raise click.UsageError(f"{str(file)!r} ends in neither .parquet nor .csv")
-    reader = Reader(root_of(storage, properties_file))
+    reader = reader_of(storage, properties_file)
     with waiting(f"reading {stage}"):
         record = reader.state(stage, None if at is None else reader.number(at))
     nested = [field.name for field in record.rows.schema if pa.types.is_nested(field.type)]

@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from absflow.cli import cells, documents
-from absflow.cli.options import WithExamples, on_storage, open_console, root_of
-from absflow.cli.reader import Reader
+from absflow.cli.options import WithExamples, on_storage, open_console, reader_of
 from absflow.cli.records import StatusRecord
 from absflow.facts.records import CheckpointRecord
 from absflow.protocol.checkpoints import own_reports
@@ -53,7 +52,7 @@ def status_command(
 
     Stages are shown as they were when the newest checkpoint completed.
     """
-    record = Reader(root_of(storage, properties_file)).status()
+    record = reader_of(storage, properties_file).status()
     now = datetime.now(timezone.utc)
     if as_json:
         click.echo(documents.text(_document(record, now)))

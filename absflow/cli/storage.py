@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -13,17 +13,15 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from pyarrow.fs import FileSelector, FileSystem, FileType, SubTreeFileSystem
+from pyarrow.fs import FileSelector, FileType, SubTreeFileSystem
 
+from absflow.cli.clients import CHECKED, Client, client
 from absflow.errors import DamagedError, NotFoundError, StorageError
 from absflow.facts.damage import damage_error
 from absflow.facts.matching import Match, expression
 from absflow.storage.layout import Layout
 
-__all__ = ["CHECKED", "FileReader", "place"]
-
-# Without, Arrow reads a flipped bit as another value.
-CHECKED = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
+__all__ = ["FileReader"]
 
 
 class FileReader:
@@ -35,12 +33,28 @@ class FileReader:
         StorageError: something else cannot be read.
     """
 
-    def __init__(self, root: str, layout: Layout) -> None:
-        """Read where things lie by ``layout``; ``root`` is its name in errors."""
+    def __init__(self, root: str, layout: Layout, conf: Mapping[str, str] | None = None) -> None:
+        """Read where things lie by ``layout``; ``root`` is its name in errors.
+
+        Args:
+            root: as it was given.
+            layout: of the same root, as :func:`~absflow.facts.attempts.plain_root` names it.
+            conf: Spark's, as far as it says how the root is reached.
+        """
         self._root = root
         self._layout = layout
+        self._conf = conf or {}
         self._tables: dict[str, DeltaTable] = {}
         self._datasets: dict[str, ds.Dataset] = {}
+
+    @cached_property
+    def client(self) -> Client:
+        """What reads below the root."""
+        return client(self._layout.root, self._conf)
+
+    def inside(self, path: str) -> str:
+        """A path, as the client's file system names it."""
+        return path.removeprefix(f"{self._layout.root}/")
 
     def table(self, path: str, columns: Sequence[str], matches: Sequence[Match] = ()) -> pa.Table:
         """Rows of a table that match one of these; without any, all.
@@ -56,22 +70,23 @@ class FileReader:
         dataset = self.open(table)
         given = {"columns": list(columns), "filter": wanted, "fragment_scan_options": CHECKED}
         with self.reading(table):
-            try:
-                return dataset.to_table(**given)
-            except (OSError, ValueError):
-                # Arrow does not say which file; so they are read one by one until it is seen.
-                for fragment in dataset.get_fragments(wanted):
-                    try:
-                        fragment.to_table(schema=dataset.schema, **given)
-                    except (OSError, ValueError) as error:
-                        path = f"{table}/{fragment.path}"
-                        raise self._damaged(path, error) from error
-                raise
+            if not self.client.in_python:
+                # Arrow does not say which file an error is of; one by one it is seen.
+                with suppress(OSError, ValueError):
+                    return dataset.to_table(**given)
+            parts = [dataset.schema.empty_table().select(list(columns))]
+            for fragment in dataset.get_fragments(wanted):
+                try:
+                    parts.append(
+                        self.client.fetched(fragment).to_table(schema=dataset.schema, **given)
+                    )
+                except (OSError, ValueError) as error:
+                    raise self._damaged(f"{table}/{fragment.path}", error) from error
+            return pa.concat_tables(parts)
 
     def _damaged(self, path: str, error: Exception) -> DamagedError:
-        inside = path.removeprefix(f"{self._layout.root}/")
         what = "it is gone" if isinstance(error, FileNotFoundError) else str(error)
-        return damage_error(self, self._layout, inside, what)
+        return damage_error(self, self._layout, self.inside(path), what)
 
     def values(self, table: str, column: str) -> frozenset[int]:
         """The values that a partition column has in a table."""
@@ -89,8 +104,8 @@ class FileReader:
     def names(self, directory: str) -> list[str]:
         """The names in a directory, but for hidden ones; empty if there is none."""
         with self.reading(directory):
-            store, path = place(directory)
-            found = store.get_file_info(FileSelector(path, allow_not_found=True))
+            sought = FileSelector(self.inside(directory), allow_not_found=True)
+            found = self.client.files.get_file_info(sought)
             names = (info.base_name for info in found)
             # Hidden ones are being written, or a kill left them: absflow.storage.files.
             return sorted(name for name in names if not name.startswith("."))
@@ -98,10 +113,10 @@ class FileReader:
     def read(self, path: str) -> str | None:
         """The text of a file; None if there is none."""
         with self.reading(path):
-            store, inside = place(path)
-            if store.get_file_info(inside).type is not FileType.File:
+            files, inside = self.client.files, self.inside(path)
+            if files.get_file_info(inside).type is not FileType.File:
                 return None
-            with store.open_input_file(inside) as file:
+            with files.open_input_file(inside) as file:
                 return str(file.read().decode())
 
     def files(self, table: str) -> list[dict[str, Any]]:
@@ -120,19 +135,17 @@ class FileReader:
     def open(self, table: str) -> ds.Dataset:
         """A table.
 
-        Its files are read through Arrow's own file system. The one that deltalake would hand it is
-        in Python, and its threads abort the process if they are still at work when Python ends.
+        Its files are read through the client's file system, for deltalake would hand out another.
         """
         if table not in self._datasets:
             with self.reading(table):
-                store, path = place(table)
-                inside = SubTreeFileSystem(path, store)
+                inside = SubTreeFileSystem(self.inside(table), self.client.files)
                 self._datasets[table] = self._delta(table).to_pyarrow_dataset(filesystem=inside)
         return self._datasets[table]
 
     def _delta(self, table: str) -> DeltaTable:
         if table not in self._tables:
-            self._tables[table] = DeltaTable(table)
+            self._tables[table] = DeltaTable(table, storage_options=dict(self.client.options))
         return self._tables[table]
 
     @contextmanager
@@ -148,9 +161,3 @@ class FileReader:
         except (DeltaError, OSError, ValueError) as error:
             seen = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
             raise StorageError(f"could not read table {table!r}: {seen}") from error
-
-
-def place(path: str) -> tuple[FileSystem, str]:
-    """The file system of a path, and the path in it."""
-    store, inside = FileSystem.from_uri(path if "://" in path else os.path.abspath(path))
-    return store, inside

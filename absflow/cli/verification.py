@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
+from absflow.cli.clients import CHECKED
 from absflow.cli.reader import Reader
-from absflow.cli.storage import CHECKED, place
 from absflow.columnar.digest import added, set_digests
 from absflow.columnar.pages import PageKind
 from absflow.columnar.piece_files import check_pieces
@@ -156,7 +156,8 @@ def _in_flight(reader: Reader, state: ChannelState, cut: int) -> Part:
 
 def _state_files(reader: Reader, stage: str, attempt: int) -> Iterator[Part]:
     """The large state of an attempt, if it has any; a running job may delete files meanwhile."""
-    store, folder = place(reader.layout.state_files(stage, attempt))
+    store = reader.storage.client.files
+    folder = reader.storage.inside(reader.layout.state_files(stage, attempt))
     part = Part(stage, f"state that attempt {attempt} works on", None)
     found = store.get_file_info(FileSelector(folder, allow_not_found=True, recursive=True))
     for info in found:
@@ -164,7 +165,8 @@ def _state_files(reader: Reader, stage: str, attempt: int) -> Iterator[Part]:
             continue
         try:
             with store.open_input_file(info.path) as file:
-                check_pieces(file.read_buffer(), f"file {info.path!r}")
+                path = f"{reader.layout.root}/{info.path}"
+                check_pieces(file.read_buffer(), f"file {path!r}")
         except FileNotFoundError:
             continue
         except (PageCorruptError, OSError) as error:
@@ -197,12 +199,12 @@ class _Read:
 
 def _fragments(reader: Reader, path: str, wanted: ds.Expression) -> Iterator[_Read]:
     """The files of a table, one at a time."""
-    dataset = reader.storage.open(path)
+    dataset, client = reader.storage.open(path), reader.storage.client
     for fragment in dataset.get_fragments(wanted):
         given: dict[str, Any] = {"schema": dataset.schema, "filter": wanted}
         try:
             size = _size(fragment.filesystem, fragment.path)
-            table = fragment.to_table(**given, fragment_scan_options=CHECKED)
+            table = client.fetched(fragment).to_table(**given, fragment_scan_options=CHECKED)
         except FileNotFoundError:
             yield _Read(fragment.path, 0, 0, None, f"file {fragment.path!r} is gone")
         except (OSError, ValueError) as error:

@@ -15,10 +15,9 @@ from absflow.cli.options import (
     WithExamples,
     on_storage,
     open_console,
-    root_of,
+    reader_of,
     waiting,
 )
-from absflow.cli.reader import Reader
 from absflow.cli.verification import Verification, verify
 
 __all__ = ["verify_command"]
@@ -45,7 +44,7 @@ def verify_command(
     restore --plan` looks at: only the job's program knows them.
     """
     with waiting("reading") as status:
-        reader = Reader(root_of(storage, properties_file))
+        reader = reader_of(storage, properties_file)
         found = verify(
             reader, reader.number(checkpoint_id), lambda part: status.update(f"reading {part}")
         )

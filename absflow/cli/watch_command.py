@@ -13,7 +13,7 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from absflow.cli import cells, documents, tables
-from absflow.cli.options import WithExamples, on_storage, open_console, root_of
+from absflow.cli.options import WithExamples, on_storage, open_console, reader_of
 from absflow.cli.reader import Reader
 from absflow.cli.records import StatusRecord
 from absflow.cli.status_command import status_blocks
@@ -51,27 +51,27 @@ def watch_command(
     On a terminal it is one screen that is drawn anew. In a pipe, and with --json, it is a line for
     each checkpoint that ends from now on.
     """
-    root = root_of(storage, properties_file)
+    reader = reader_of(storage, properties_file)
     console = open_console()
     try:
         if console.is_terminal and not as_json:
-            _screen(root, every_s, console)
+            _screen(reader, every_s, console)
         else:
-            _lines(root, every_s, _as_json if as_json else _as_text)
+            _lines(reader, every_s, _as_json if as_json else _as_text)
     except KeyboardInterrupt:
         return  # this is how one stops to look
 
 
-def _screen(root: str, every_s: float, console: Console) -> None:
+def _screen(reader: Reader, every_s: float, console: Console) -> None:
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        for status, shown in _looks(root, every_s, _ON_SCREEN):
+        for status, shown in _looks(reader, every_s, _ON_SCREEN):
             blocks = status_blocks(status, datetime.now(timezone.utc))
             live.update(Group(*blocks, "", tables.history(shown)), refresh=True)
 
 
-def _lines(root: str, every_s: float, form: Callable[[CheckpointRecord], str]) -> None:
+def _lines(reader: Reader, every_s: float, form: Callable[[CheckpointRecord], str]) -> None:
     known: set[int] | None = None
-    for status, shown in _looks(root, every_s, _BETWEEN_LOOKS):
+    for status, shown in _looks(reader, every_s, _BETWEEN_LOOKS):
         ended = {r.checkpoint_id: r for r in shown if r.status is not Status.PENDING}
         if known is None:
             known = {*ended}
@@ -85,14 +85,14 @@ def _lines(root: str, every_s: float, form: Callable[[CheckpointRecord], str]) -
 
 
 def _looks(
-    root: str, every_s: float, most: int
+    reader: Reader, every_s: float, most: int
 ) -> Iterator[tuple[StatusRecord, Sequence[CheckpointRecord]]]:
     """How the job is and its newest checkpoints, again and again until its driver has ended."""
     while True:
         # Anew each time: a reader keeps what it has read.
-        status = Reader(root).status()
+        status = reader.again().status()
         # Behind the status: what ended before the driver did is in it.
-        yield status, Reader(root).history(most).shown
+        yield status, reader.again().history(most).shown
         if status.end:
             return
         time.sleep(every_s)

@@ -185,12 +185,12 @@ def test_a_driver_that_is_gone_does_not_answer(root):
 
 def test_a_driver_that_ends_while_it_is_asked(root):
     """The request stands, too."""
-    request = asking.ask_to_delete(str(root.path), [1])
+    request = asking.ask_to_delete(Reader(str(root.path)), [1])
     end_driver(root)
-    assert asking.await_deletion(str(root.path), request, 20) is False
+    assert asking.await_deletion(Reader(str(root.path)), request, 20) is False
     answer(root, 1, kind="REFUSED", cause="why not")
     with pytest.raises(DeletionError, match="why not"):
-        asking.await_deletion(str(root.path), request, 20)
+        asking.await_deletion(Reader(str(root.path)), request, 20)
 
 
 def test_a_table_of_an_earlier_version_gets_the_column(root):
@@ -199,7 +199,7 @@ def test_a_table_of_an_earlier_version_gets_the_column(root):
     row = {"request": "old", "incarnation": 2, "requested_at": datetime.now(timezone.utc)}
     old = pa.Table.from_pylist([row], schema=pa.schema([REQUESTS.field(n) for n in names]))
     write_deltalake(Path(root.path, "requests"), old)
-    asking.ask_to_delete(str(root.path), [1])
+    asking.ask_to_delete(Reader(str(root.path)), [1])
     assert {(r["request"] == "old", str(r["delete"])) for r in requests(root)} == {
         (True, "None"),
         (False, "[1]"),

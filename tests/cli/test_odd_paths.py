@@ -13,6 +13,7 @@ from shared_roots import write_small_root
 from storage_roots import Checkpoint, Stage, requests, write_root
 
 from absflow.cli import asking
+from absflow.cli.reader import Reader
 from absflow.errors import StorageError
 from absflow.facts.columns import ATTEMPTS
 from absflow.protocol.recovery.attempts import parse_target
@@ -58,7 +59,7 @@ def test_a10_a_root_may_have_an_odd_path(folder, small, tmp_path):
     shutil.copytree(small.path, path)
     assert document(path, "state", "aircraft") == document(small.path, "state", "aircraft")
     assert document(path, "gc", "--dry-run") == document(small.path, "gc", "--dry-run")
-    request = asking.ask_to_delete(str(path), [1])
+    request = asking.ask_to_delete(Reader(str(path)), [1])
     rows = requests(dataclasses.replace(small, path=path))
     assert [row["request"] for row in rows] == [request]
     assert os.listdir(tmp_path) == [folder]

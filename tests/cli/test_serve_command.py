@@ -14,12 +14,13 @@ import pytest
 from commands_run import document, failure, succeed
 from storage_roots import complete
 
+from absflow.cli.reader import Reader
 from absflow.cli.report.server import PageServer
 
 
 @contextmanager
 def served(root, host="127.0.0.1"):
-    server = PageServer(str(root.path), host, 0, None)
+    server = PageServer(Reader(str(root.path)), host, 0, None)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

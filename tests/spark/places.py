@@ -24,7 +24,16 @@ from pyarrow import fs
 from reading import rows_of
 from s3_server import KEY, SECRET, S3Server
 
-__all__ = ["STORES", "Disk", "Place", "Stores", "attempts", "bucket_place", "hdfs_place"]
+__all__ = [
+    "STORES",
+    "Disk",
+    "Place",
+    "RemotePlace",
+    "Stores",
+    "attempts",
+    "bucket_place",
+    "hdfs_place",
+]
 
 _LOG = "/_delta_log/"
 # A look at a store takes time from the job that is looked at.
@@ -73,7 +82,7 @@ class Disk:
         """It is there."""
 
 
-class _Remote:
+class RemotePlace:
     """A folder of a store, which a client lists and reads."""
 
     class_path = ""
@@ -102,6 +111,16 @@ class _Remote:
             if data is not None:  # else deleted in the meantime
                 copy.write_bytes(data)
 
+    def send(self, path: str) -> None:
+        """Write what ``root`` has at a path, a folder."""
+        for file in (self.root / path).rglob("*"):
+            if file.is_file():
+                self._client.write(file.relative_to(self.root).as_posix(), file.read_bytes())
+
+    def delete(self, path: str) -> None:
+        """Delete a file."""
+        self._client.delete(path)
+
     def _files(self, path: str) -> Iterator[str]:
         for name, is_folder in self._client.entries(path):
             below = f"{path}/{name}"
@@ -119,6 +138,12 @@ class _Client(Protocol):
 
     def read(self, path: str) -> bytes | None:
         """A file; None if there is none."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """A file, and the folders above it."""
+
+    def delete(self, path: str) -> None:
+        """Delete a file that is there."""
 
 
 class _BucketClient:
@@ -140,16 +165,24 @@ class _BucketClient:
         except FileNotFoundError:
             return None
 
+    def write(self, path: str, data: bytes) -> None:
+        with self._files.open_output_stream(f"{self._bucket}/{path}") as file:
+            file.write(data)
+
+    def delete(self, path: str) -> None:
+        self._files.delete_file(f"{self._bucket}/{path}")
+
 
 class _HdfsClient:
     def __init__(self, rest: str, folder: str) -> None:
         self._url = f"http://{rest}/webhdfs/v1/{folder}"
 
-    def _ask(self, path: str, **query: str) -> bytes | None:
+    def _ask(self, path: str, method: str = "GET", **query: str) -> bytes | None:
         asked = urlencode({**query, "user.name": "root"})
+        url = f"{self._url}/{quote(path)}".rstrip("/")
+        request = urllib.request.Request(f"{url}?{asked}", method=method)
         try:
-            url = f"{self._url}/{quote(path)}".rstrip("/")
-            with urllib.request.urlopen(f"{url}?{asked}", timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return bytes(answer.read())
         except HTTPError as error:
             if error.code == 404:
@@ -166,18 +199,26 @@ class _HdfsClient:
     def read(self, path: str) -> bytes | None:
         return self._ask(path, op="OPEN")
 
+    def write(self, path: str, data: bytes) -> None:
+        answer = self._ask(path, "PUT", op="CREATE", overwrite="true", noredirect="true")
+        where = json.loads(answer or b"")["Location"]
+        urllib.request.urlopen(urllib.request.Request(where, data, method="PUT")).close()
 
-def bucket_place(server: S3Server, name: str, root: Path, jars: str) -> Place:
+    def delete(self, path: str) -> None:
+        self._ask(path, "DELETE", op="DELETE")
+
+
+def bucket_place(server: S3Server, name: str, root: Path, jars: str) -> RemotePlace:
     """A new bucket, for a job that has these jars (:func:`~on_store.class_path`)."""
     client = _BucketClient(server.endpoint, name)
-    place = _Remote(root, server.bucket(name), server, client)
+    place = RemotePlace(root, server.bucket(name), server, client)
     place.class_path = jars
     return place
 
 
-def hdfs_place(there: Hdfs, name: str, root: Path) -> Place:
+def hdfs_place(there: Hdfs, name: str, root: Path) -> RemotePlace:
     """A directory, which need not be there yet."""
-    return _Remote(root, f"{there.root}/{name}", there, _HdfsClient(there.rest, name))
+    return RemotePlace(root, f"{there.root}/{name}", there, _HdfsClient(there.rest, name))
 
 
 def attempts(place: Place) -> list[tuple[int, str]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,3 +123,31 @@ def test_of_two_drivers_that_start_together_one_goes_on(place: Place, others: Ou
     kinds = [kind for _, kind in attempts(place)]
     assert kinds.count("STARTED") == kinds.count("ENDED") == 1
     check_sinks(place, others)
+
+
+def test_a_command_has_a_savepoint_from_a_driver(place: Place) -> None:
+    """By the driver's own conf and no variable, from a process without a JVM."""
+    conf = {**place.conf(), "spark.absflow.storage.path": f"{place.uri}/job"}
+    file = place.root / "job.conf"
+    file.write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
+    driver = start(place, "older", SLOW)
+    try:
+        await_commits(place, driver)
+        command = [sys.executable, "-m", "absflow.cli.main", "savepoint", "--json"]
+        done = subprocess.run(
+            [*command, "--properties-file", file],
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+        assert done.returncode == 0, done.stderr
+        said = json.loads(done.stdout)
+        assert (said["type"], said["status"]) == ("SAVEPOINT", "COMPLETED")
+        assert driver.wait(PATIENCE_S) == 0, tail(place.root / "older")
+    finally:
+        bury(driver)
+    place.fetch("sink")
+    rows, due = rows_of(place.root / "sink").to_pandas(), expected(place.root, FILES)["sink"]
+    assert_same_rows(rows, due, ["id"])

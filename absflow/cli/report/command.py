@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from absflow.cli import cells, documents
-from absflow.cli.options import WithExamples, on_storage, root_of
-from absflow.cli.reader import Reader
+from absflow.cli.options import WithExamples, on_storage, reader_of
 from absflow.cli.report.read import SHOWN, read_page
 from absflow.errors import SettingsError, StorageError
 
@@ -50,7 +49,7 @@ def report_command(
     """
     from absflow.cli.report.render import render  # its template engine is for this command only
 
-    page = read_page(Reader(root_of(storage, properties_file)), limit, properties_file)
+    page = read_page(reader_of(storage, properties_file), limit, properties_file)
     text = render(page)
     if str(output) == "-":
         click.echo(text, nl=False)
@@ -90,10 +89,10 @@ def serve_command(
     """
     from absflow.cli.report.server import PageServer
 
-    root = root_of(storage, properties_file)
-    Reader(root).driver()  # or nothing is there to be shown
+    reader = reader_of(storage, properties_file)
+    reader.driver()  # or nothing is there to be shown
     try:
-        server = PageServer(root, host, port, properties_file)
+        server = PageServer(reader, host, port, properties_file)
     except OSError as error:
         raise SettingsError(
             f"could not listen on {host!r}, port {port}: {error}; give another --host or --port"

@@ -53,11 +53,11 @@ class PageServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, root: str, host: str, port: int, properties_file: Path | None) -> None:
+    def __init__(self, reader: Reader, host: str, port: int, properties_file: Path | None) -> None:
         """Listen, but answer nobody yet.
 
         Args:
-            root: the storage root.
+            reader: of the storage root.
             host: the address to listen on.
             port: the port; 0 for one that is free.
             properties_file: may say what retention keeps.
@@ -70,7 +70,7 @@ class PageServer(ThreadingHTTPServer):
         shown = f"[{host}]" if ":" in host else host
         query = f"?token={self.token}" if self.token else ""
         self.url = f"http://{shown}:{self.server_port}/{query}"
-        self._root = root
+        self._reader = reader
         self._properties_file = properties_file
         self._lock = threading.Lock()
         self._made: tuple[float, str] = (float("-inf"), "")
@@ -80,27 +80,27 @@ class PageServer(ThreadingHTTPServer):
         with self._lock:  # whoever comes meanwhile has the same page
             at, text = self._made
             if time.monotonic() - at > _FRESH_S:
-                page = read_page(Reader(self._root), SHOWN, self._properties_file)
+                page = read_page(self._reader.again(), SHOWN, self._properties_file)
                 text = render(page, live=True)
                 self._made = time.monotonic(), text
             return text
 
     def metrics(self) -> str:
         """For Prometheus."""
-        reader = Reader(self._root)
+        reader = self._reader.again()
         return metrics(reader.status(), reader.history(1)).decode()
 
     def keys(self, query: Mapping[str, str]) -> str:
         """The state of a stage, or of one key of it."""
-        return render_keys(read_keys(Reader(self._root), query))
+        return render_keys(read_keys(self._reader.again(), query))
 
     def compared(self, query: Mapping[str, str]) -> str:
         """Two checkpoints beside each other."""
-        return render_compared(read_compared(Reader(self._root), query))
+        return render_compared(read_compared(self._reader.again(), query))
 
     def checkpoint(self, query: Mapping[str, str]) -> str:
         """One checkpoint, however old."""
-        return render_compared(read_one(Reader(self._root), query))
+        return render_compared(read_one(self._reader.again(), query))
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -10,7 +10,6 @@ obstore is an extra; who imports this has it.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
 from obstore.store import S3Store
 
 from absflow.errors import StorageError
+from absflow.storage.stores.bucket_conf import bucket_conf
 from absflow.storage.stores.contract import refused
 
 __all__ = ["ObjectStore", "object_store"]
@@ -35,21 +35,6 @@ _PART_BYTES = 8 << 20
 _PARTS_AT_ONCE = 4
 # How often a request is made; what took longer than this has been repeated by obstore.
 _TRIES, _SOON_S = 3, 10.0
-# What Hadoop has for "wherever the region is".
-_CENTRAL = "s3.amazonaws.com"
-_REGION = re.compile(r"\bs3[.-]([a-z]{2,}-[a-z-]+-\d)\.amazonaws\.com")
-_ENCRYPTION = {"": "", "SSE-S3": "AES256", "SSE-KMS": "aws:kms"}
-# Where Hadoop's client looks for keys, and this one does as well.
-_PROVIDERS = {
-    "SimpleAWSCredentialsProvider",
-    "TemporaryAWSCredentialsProvider",
-    "EnvironmentVariableCredentialsProvider",
-    "IAMInstanceCredentialsProvider",
-    "InstanceProfileCredentialsProvider",
-    "ContainerCredentialsProvider",
-    "WebIdentityTokenFileCredentialsProvider",
-    "DefaultCredentialsProvider",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,33 +156,8 @@ def object_store(bucket: str, option: Callable[[str], str | None]) -> ObjectStor
     Returns:
         None if an option asks for what only Hadoop's client can do.
     """
-    asked = re.split(r"[\s,]+", option("aws.credentials.provider") or "")
-    providers = {name.rpartition(".")[2] for name in asked} - {""}
-    encryption = option("encryption.algorithm") or ""
-    if not providers <= _PROVIDERS or encryption not in _ENCRYPTION:
-        return None
-    path_style = (option("path.style.access") or "false").lower() == "true"
-    endpoint = option("endpoint") or ""
-    region = _REGION.search(endpoint)
-    if endpoint in ("", _CENTRAL):
-        endpoint = ""
-    elif "://" not in endpoint:
-        plain = (option("connection.ssl.enabled") or "true").lower() == "false"
-        endpoint = f"{'http' if plain else 'https'}://{endpoint}"
-    if endpoint and not path_style:
-        scheme, _, host = endpoint.partition("://")
-        endpoint = f"{scheme}://{bucket.partition('://')[2]}.{host}"
-    options = {
-        "endpoint": endpoint,
-        "region": option("endpoint.region") or (region[1] if region else ""),
-        "access_key_id": option("access.key") or "",
-        "secret_access_key": option("secret.key") or "",
-        "session_token": option("session.token") or "",
-        "server_side_encryption": _ENCRYPTION[encryption],
-        "sse_kms_key_id": option("encryption.key") or "" if encryption == "SSE-KMS" else "",
-        "virtual_hosted_style_request": "true" if endpoint and not path_style else "",
-    }
-    return ObjectStore(bucket, tuple((name, value) for name, value in options.items() if value))
+    found = bucket_conf(bucket, option)
+    return ObjectStore(bucket, tuple(found.options().items())) if found else None
 
 
 def _asked(call: Callable[[], T]) -> T:
