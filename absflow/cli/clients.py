@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import (
     FileSystem,
     LocalFileSystem,
@@ -22,7 +23,6 @@ from absflow.storage.stores.bucket_conf import bucket_conf
 __all__ = ["CHECKED", "Client", "client"]
 
 _HADOOP = "spark.hadoop."
-_S3A = f"{_HADOOP}fs.s3a."
 # Which name nodes there are, and which of them a path without one means.
 _OF_HDFS = tuple(f"{_HADOOP}{name}" for name in ("dfs.", "fs.defaultFS", "fs.viewfs."))
 # Without, Arrow reads a flipped bit as another value.
@@ -76,8 +76,6 @@ def client(root: str, conf: Mapping[str, str]) -> Client:
     if scheme == "s3":
         files, options = _bucket(inside.partition("/")[0], conf)
         return Client(SubTreeFileSystem(inside, files), options)
-    from deltalake.fs import DeltaStorageHandler
-
     options = {}
     if scheme in ("hdfs", "viewfs"):
         names = (name for name in conf if name.startswith(_OF_HDFS))
@@ -87,10 +85,7 @@ def client(root: str, conf: Mapping[str, str]) -> Client:
 
 def _bucket(name: str, conf: Mapping[str, str]) -> tuple[FileSystem, dict[str, str]]:
     """Arrow's client of a bucket, and the options of deltalake's."""
-    own = f"{_S3A}bucket.{name}."
-    found = bucket_conf(
-        f"s3://{name}", lambda option: conf.get(own + option, conf.get(_S3A + option))
-    )
+    found = bucket_conf(f"s3://{name}", lambda option: conf.get(_HADOOP + option))
     options = found.options() if found else {}
     if found is None or not options:
         return FileSystem.from_uri(f"s3://{name}")[0], {}

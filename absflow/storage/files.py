@@ -216,11 +216,7 @@ class Files:
                 "pip install 'absflow[s3]' on the driver and on every executor"
             ) from error
         use_s3_classes(self._spark)
-        own = f"fs.s3a.bucket.{bucket.partition('://')[2]}"
-        found = object_store(
-            bucket, lambda name: self._option(f"{own}.{name}") or self._option(f"fs.s3a.{name}")
-        )
-        return found or self._hadoop
+        return object_store(bucket, self._option) or self._hadoop
 
     def _option(self, name: str) -> str | None:
         """A value of Hadoop's conf, a secret from where the user keeps it, too."""

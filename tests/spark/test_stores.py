@@ -53,7 +53,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
 def options(server: S3Server) -> Callable[[str], str | None]:
     """What Hadoop's client would find in its conf."""
     conf = server.conf()
-    return lambda name: conf.get(f"spark.hadoop.fs.s3a.{name}")
+    return lambda name: conf.get(f"spark.hadoop.{name}")
 
 
 @pytest.fixture(params=KINDS)
@@ -223,7 +223,7 @@ def test_a_bucket_that_is_not_there_is_named(server: S3Server) -> None:
     assert store is not None
     with pytest.raises(StorageError, match=r"could not write 's3a://nowhere-at-all/a'.*must name"):
         store.write("s3a://nowhere-at-all/a", b"x")
-    assert str(conf("secret.key")) not in repr(store)
+    assert str(conf("fs.s3a.secret.key")) not in repr(store)
     assert pickle.loads(pickle.dumps(store)) == store
 
 
@@ -231,7 +231,7 @@ def test_the_conf_of_hadoops_client_is_taken_over() -> None:
     """Endpoint, region, keys and encryption; what only Hadoop can do is left to it."""
 
     def made(**given: str) -> ObjectStore | None:
-        named = {name.replace("_", "."): value for name, value in given.items()}
+        named = {f"fs.s3a.{name.replace('_', '.')}": value for name, value in given.items()}
         return object_store("s3a://some", named.get)
 
     def of(**given: str) -> dict[str, str]:

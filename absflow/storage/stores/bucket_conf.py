@@ -89,31 +89,37 @@ def bucket_conf(bucket: str, option: Callable[[str], str | None]) -> BucketConf 
 
     Args:
         bucket: its URI.
-        option: the value of an option of Hadoop's client (without ``fs.s3a.``) for it, or None.
+        option: the value that a name has in Hadoop's conf, or None. What is said of this bucket
+            alone comes before what is said of all.
 
     Returns:
         None if an option asks for what only Hadoop's client can do.
     """
-    asked = re.split(r"[\s,]+", option("aws.credentials.provider") or "")
-    providers = {name.rpartition(".")[2] for name in asked} - {""}
-    encryption = option("encryption.algorithm") or ""
+    name = bucket.partition("://")[2]
+
+    def value(what: str) -> str:
+        return option(f"fs.s3a.bucket.{name}.{what}") or option(f"fs.s3a.{what}") or ""
+
+    asked = re.split(r"[\s,]+", value("aws.credentials.provider"))
+    providers = {each.rpartition(".")[2] for each in asked} - {""}
+    encryption = value("encryption.algorithm")
     if not providers <= _PROVIDERS or encryption not in _ENCRYPTION:
         return None
-    endpoint = option("endpoint") or ""
+    endpoint = value("endpoint")
     region = _REGION.search(endpoint)
     if endpoint in ("", _CENTRAL):
         endpoint = ""
     elif "://" not in endpoint:
-        plain = (option("connection.ssl.enabled") or "true").lower() == "false"
+        plain = (value("connection.ssl.enabled") or "true").lower() == "false"
         endpoint = f"{'http' if plain else 'https'}://{endpoint}"
     return BucketConf(
-        bucket.partition("://")[2],
+        name,
         endpoint,
-        (option("path.style.access") or "false").lower() == "true",
-        option("endpoint.region") or (region[1] if region else ""),
-        option("access.key") or "",
-        option("secret.key") or "",
-        option("session.token") or "",
+        (value("path.style.access") or "false").lower() == "true",
+        value("endpoint.region") or (region[1] if region else ""),
+        value("access.key"),
+        value("secret.key"),
+        value("session.token"),
         _ENCRYPTION[encryption],
-        option("encryption.key") or "" if encryption == "SSE-KMS" else "",
+        value("encryption.key") if encryption == "SSE-KMS" else "",
     )

@@ -147,15 +147,7 @@ class ObjectStore:
 
 
 def object_store(bucket: str, option: Callable[[str], str | None]) -> ObjectStore | None:
-    """The store of a bucket.
-
-    Args:
-        bucket: its URI.
-        option: the value of an option of Hadoop's client (without ``fs.s3a.``) for it, or None.
-
-    Returns:
-        None if an option asks for what only Hadoop's client can do.
-    """
+    """The store of a bucket, by what :func:`bucket_conf` takes; None where that is None."""
     found = bucket_conf(bucket, option)
     return ObjectStore(bucket, tuple(found.options().items())) if found else None
 
