@@ -15,6 +15,7 @@ sys.path.append(str(Path(__file__).parents[1] / "spark"))
 from hdfs_server import hdfs
 from places import bucket_place, hdfs_place
 from s3_server import s3_server
+from session import write_properties
 
 from absflow.cli import asking
 from absflow.cli.clients import client
@@ -49,7 +50,7 @@ def place_of(store, folder, root):
 
 def properties(file, conf):
     """A file as for ``spark-submit``, and the options that name it."""
-    file.write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
+    write_properties(file, conf)
     return ["--properties-file", str(file)]
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "Stores",
     "attempts",
     "bucket_place",
+    "commits",
     "hdfs_place",
 ]
 
@@ -219,6 +220,11 @@ def bucket_place(server: S3Server, name: str, root: Path, jars: str) -> RemotePl
 def hdfs_place(there: Hdfs, name: str, root: Path) -> RemotePlace:
     """A directory, which need not be there yet."""
     return RemotePlace(root, f"{there.root}/{name}", there, _HdfsClient(there.rest, name))
+
+
+def commits(place: Place, table: str) -> int:
+    """How many versions a table has."""
+    return sum(name.endswith(".json") for name in place.names(f"{table}/_delta_log"))
 
 
 def attempts(place: Place) -> list[tuple[int, str]]:

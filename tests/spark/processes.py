@@ -83,7 +83,12 @@ def bury(process: subprocess.Popen[bytes]) -> None:
     """Kill the leader of a session and whatever it has started, until nothing is left."""
     process.kill()
     process.wait()
-    while rest := list(session(process.pid)):
+    end_session(process.pid)
+
+
+def end_session(leader: int) -> None:
+    """Kill the processes of a session, until nothing is left."""
+    while rest := list(session(leader)):
         for pid, _ in rest:
             kill(pid)
         time.sleep(0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import class_archive
 from delta import configure_spark_with_delta_pip
@@ -35,6 +36,11 @@ def shuffle_partitions(spark: SparkSession, count: int) -> Iterator[None]:
     """So many of them for the time of a block."""
     with spark_conf(spark, {"spark.sql.shuffle.partitions": str(count)}):
         yield
+
+
+def write_properties(file: Path, conf: Mapping[str, str]) -> None:
+    """Spark conf as ``--properties-file`` takes it."""
+    file.write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
 
 
 def with_delta(start: SparkSession.Builder) -> SparkSession.Builder:

@@ -11,14 +11,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from chain import expected
 from diamond import write_source
 from on_store import started
 from outside_sinks import Outside, outside
-from places import STORES, Place, attempts
+from places import STORES, Place, attempts, commits
 from processes import bury, tail
 from reading import assert_same_rows, rows_of
+from session import write_properties
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -42,11 +44,6 @@ def start(place: Place, name: str, more: dict[str, str]) -> subprocess.Popen[byt
     return started(place.root, place.uri, place, place.class_path, more, name=name)
 
 
-def commits(place: Place, table: str) -> int:
-    """How many versions a table has."""
-    return sum(name.endswith(".json") for name in place.names(f"{table}/_delta_log"))
-
-
 def versions(place: Place) -> dict[str, int]:
     """Of the job's tables, now."""
     time.sleep(1)  # a place looks at a folder twice in a second
@@ -62,12 +59,17 @@ def others(
         yield made
 
 
-def check_sinks(place: Place, others: Outside) -> None:
-    """All have every row once."""
+def check_sink(place: Place) -> pd.DataFrame:
+    """The table has every row once; these are they."""
     place.fetch("sink")
     rows, due = rows_of(place.root / "sink").to_pandas(), expected(place.root, FILES)["sink"]
     assert_same_rows(rows, due, ["id"])
-    others.check(due)
+    return due
+
+
+def check_sinks(place: Place, others: Outside) -> None:
+    """All have every row once."""
+    others.check(check_sink(place))
 
 
 def test_a_driver_that_was_paused_commits_nothing_when_it_wakes(
@@ -129,7 +131,7 @@ def test_a_command_has_a_savepoint_from_a_driver(place: Place) -> None:
     """By the driver's own conf and no variable, from a process without a JVM."""
     conf = {**place.conf(), "spark.absflow.storage.path": f"{place.uri}/job"}
     file = place.root / "job.conf"
-    file.write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
+    write_properties(file, conf)
     driver = start(place, "older", SLOW)
     try:
         await_commits(place, driver)
@@ -148,6 +150,4 @@ def test_a_command_has_a_savepoint_from_a_driver(place: Place) -> None:
         assert driver.wait(PATIENCE_S) == 0, tail(place.root / "older")
     finally:
         bury(driver)
-    place.fetch("sink")
-    rows, due = rows_of(place.root / "sink").to_pandas(), expected(place.root, FILES)["sink"]
-    assert_same_rows(rows, due, ["id"])
+    check_sink(place)

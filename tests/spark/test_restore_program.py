@@ -15,7 +15,7 @@ from chain import expected
 from deltalake import DeltaTable
 from diamond import write_source
 from reading import assert_same_rows
-from session import builder, with_delta
+from session import builder, with_delta, write_properties
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -65,8 +65,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         **with_delta(builder())._options,
         "spark.log.level": "ERROR",
     }
-    lines = (f"{name} {value}\n" for name, value in conf.items())
-    (root / "spark.conf").write_text("".join(lines))
+    write_properties(root / "spark.conf", conf)
     done = run(root, [sys.executable, SCRIPT, str(root)])
     assert done.returncode == 0, done.stderr[-3000:]
     return root

@@ -14,7 +14,7 @@ import pytest
 from cluster import python_path
 from diamond import write_source
 from hdfs_server import hdfs
-from places import attempts, hdfs_place
+from places import attempts, commits, hdfs_place
 from processes import bury, tail
 from yarn import yarn
 
@@ -40,7 +40,7 @@ def documented() -> dict[str, str]:
     blocks = re.findall(r"```properties\n(.*?)```", DOCS.read_text(), re.DOTALL)
     (for_yarn,) = (block for block in blocks if re.search(r"^spark.master +yarn$", block, re.M))
     lines = (blocks[0] + for_yarn).splitlines()
-    return dict((name, value) for name, value in (line.split(maxsplit=1) for line in lines))
+    return {name: value for name, value in (line.split(maxsplit=1) for line in lines)}
 
 
 def environment(folder: Path) -> Path:
@@ -69,7 +69,7 @@ def test_a_driver_that_dies_is_started_again_and_goes_on(tmp_path: Path) -> None
         submitted = cluster.submit(Path(on_store.__file__), words, conf, log)
         try:
             end = time.monotonic() + PATIENCE_S
-            while sum(name.endswith(".json") for name in place.names("sink/_delta_log")) < 3:
+            while commits(place, "sink") < 3:
                 assert submitted.poll() is None, cluster.said() + tail(log)
                 assert time.monotonic() < end, cluster.said() + tail(log)
                 time.sleep(0.5)

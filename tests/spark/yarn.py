@@ -19,7 +19,8 @@ from pathlib import Path
 import pyspark
 from hdfs_server import LOG, Hdfs, write_conf
 from kafka_broker import jars, java
-from processes import bury, free_ports, kill, session, sessions_of, tail
+from processes import bury, end_session, free_ports, sessions_of, tail
+from session import write_properties
 
 YARN = {
     f"org.apache.hadoop:{name}:3.5.0": True
@@ -56,7 +57,7 @@ class Yarn:
     ) -> subprocess.Popen[bytes]:
         """``spark-submit`` of a program, to the end of the application."""
         properties = self.folder / "spark.conf"
-        properties.write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
+        write_properties(properties, conf)
         home = Path(pyspark.__file__).parent
         # Which Python runs is for the conf to say.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")}
@@ -77,8 +78,7 @@ class Yarn:
         """SIGKILL the container with the driver, if there is one."""
         leaders = sessions_of(_DRIVER, str(self.folder))
         for leader in leaders:
-            for pid, _ in session(leader):
-                kill(pid)
+            end_session(leader)
         return bool(leaders)
 
     def said(self) -> str:
@@ -135,9 +135,7 @@ def _end_containers(folder: Path) -> None:
     """Each is a session of its own, and outlives a node manager that is killed."""
     while leaders := sessions_of(str(folder / "local")):
         for leader in leaders:
-            for pid, _ in session(leader):
-                kill(pid)
-        time.sleep(0.05)
+            end_session(leader)
 
 
 def _conf(folder: Path, ports: list[str]) -> dict[str, object]:
