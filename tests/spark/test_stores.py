@@ -227,6 +227,15 @@ def test_a_bucket_that_is_not_there_is_named(server: S3Server) -> None:
     assert pickle.loads(pickle.dumps(store)) == store
 
 
+@pytest.mark.parametrize(("ssl", "unsigned"), [("true", "true"), ("false", "false")])
+def test_bytes_are_signed_where_tls_does_not_guard_them(ssl: str, unsigned: str) -> None:
+    """As Amazon's own clients do."""
+    conf = {"fs.s3a.endpoint": "10.0.0.1:9000", "fs.s3a.connection.ssl.enabled": ssl}
+    store = object_store("s3a://some", conf.get)
+    assert store is not None
+    assert objects._client(store).config["unsigned_payload"] == unsigned
+
+
 def test_the_conf_of_hadoops_client_is_taken_over() -> None:
     """Endpoint, region, keys and encryption; what only Hadoop can do is left to it."""
 
