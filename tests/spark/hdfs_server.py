@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from kafka_broker import jars, java
-from processes import bury, free_ports, tail
+from processes import free_ports, servers, tail
 
 HDFS = {
     f"org.apache.hadoop:{name}:3.5.0": True
@@ -47,16 +46,6 @@ class Hdfs:
     def conf(self) -> dict[str, str]:
         """The Spark conf of who writes to it, which has one data node."""
         return {"spark.hadoop.dfs.replication": "1"}
-
-    def ready(self) -> bool:
-        """Whether it takes files: a data node is there, and the safe mode is over."""
-        url = f"http://{self.rest}/webhdfs/v1/ready?op=CREATE&noredirect=true&user.name=root"
-        try:
-            request = urllib.request.Request(url, method="PUT")
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
 
     def open_files(self) -> list[str]:
         """The paths of files that somebody writes now, or has not ended to write."""
@@ -93,30 +82,20 @@ def hdfs(folder: Path, *, short: bool = True) -> Iterator[Hdfs]:
         form = [*command, nodes["namenode"], "-format", "-nonInteractive"]
         if subprocess.run(form, cwd=folder, stdout=out, stderr=out, check=False).returncode:
             raise RuntimeError(f"the name node could not format its storage:\n{tail(log)}")
-    running = []
+    commands = {name: [*command, main] for name, main in nodes.items()}
+    with servers(commands, folder, lambda: _takes_files(rest), START_S) as running:
+        yield Hdfs(f"hdfs://{root}", rest, running["datanode"])
+
+
+def _takes_files(rest: str) -> bool:
+    """Whether a data node is there, and the safe mode is over."""
+    url = f"http://{rest}/webhdfs/v1/ready?op=CREATE&noredirect=true&user.name=root"
     try:
-        for name, main in nodes.items():
-            with (folder / f"{name}.log").open("a") as out:
-                running.append(
-                    subprocess.Popen(
-                        [*command, main],
-                        cwd=folder,
-                        stdout=out,
-                        stderr=out,
-                        start_new_session=True,
-                    )
-                )
-        there = Hdfs(f"hdfs://{root}", rest, running[-1])
-        deadline = time.monotonic() + START_S
-        while not there.ready():
-            if time.monotonic() > deadline or any(node.poll() is not None for node in running):
-                ends = "\n".join(tail(folder / f"{name}.log") for name in nodes)
-                raise RuntimeError(f"HDFS did not come up:\n{ends}")
-            time.sleep(0.2)
-        yield there
-    finally:
-        for node in running:
-            bury(node)
+        request = urllib.request.Request(url, method="PUT")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def _conf(folder: Path, rest: str, of_data: list[str]) -> dict[str, object]:

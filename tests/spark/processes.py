@@ -8,8 +8,8 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 TAIL_LINES = 40
@@ -69,6 +69,43 @@ def await_answer(process: subprocess.Popen[bytes], url: str, log: Path, patience
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"nothing answers at {url}:\n{tail(log)}")
         time.sleep(0.1)
+
+
+@contextmanager
+def servers(
+    commands: Mapping[str, Sequence[str]],
+    folder: Path,
+    ready: Callable[[], bool],
+    patience_s: float,
+) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """Processes that are one service, once it is ready, for the time of a block.
+
+    Args:
+        commands: of each by its name, which its log has, too.
+        folder: where they run, and their logs are.
+        ready: whether the service is there.
+        patience_s: for so long it may not be, seconds.
+
+    Raises:
+        RuntimeError: it did not come up; with the ends of its logs.
+    """
+    running = {}
+    with ExitStack() as ends:
+        for name, command in commands.items():
+            with (folder / f"{name}.log").open("a") as out:
+                running[name] = subprocess.Popen(
+                    command, cwd=folder, stdout=out, stderr=out, start_new_session=True
+                )
+            ends.callback(bury, running[name])
+        deadline = time.monotonic() + patience_s
+        while not ready():
+            if time.monotonic() > deadline or any(
+                each.poll() is not None for each in running.values()
+            ):
+                logs = "\n".join(tail(folder / f"{name}.log") for name in commands)
+                raise RuntimeError(f"{', '.join(commands)} did not come up:\n{logs}")
+            time.sleep(0.2)
+        yield running
 
 
 def _answers(url: str) -> bool:

@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
 from hdfs_server import LOG, Hdfs, write_conf
 from kafka_broker import jars, java
-from processes import bury, end_session, free_ports, sessions_of, tail
+from processes import end_session, free_ports, servers, sessions_of
 from session import write_properties
 
 YARN = {
@@ -103,23 +102,12 @@ def yarn(folder: Path, there: Hdfs) -> Iterator[Yarn]:
     class_path = os.pathsep.join([str(conf), *jars(YARN, folder)])
     command = [java(), "-cp", class_path, "-Xmx384m", "-XX:+UseSerialGC"]
     command += ["-XX:TieredStopAtLevel=1", f"-Dhadoop.log.dir={folder}"]
-    with ExitStack() as ends:
-        ends.callback(_end_containers, folder)
-        managers = []
-        for name, main in _MANAGERS.items():
-            with (folder / f"{name}.log").open("w") as out:
-                process = subprocess.Popen(
-                    [*command, main], cwd=folder, stdout=out, stderr=out, start_new_session=True
-                )
-            managers.append(process)
-            ends.callback(bury, process)
-        deadline = time.monotonic() + START_S
-        while not _ready(ports[0]):
-            if time.monotonic() > deadline or any(each.poll() is not None for each in managers):
-                logs = "\n".join(tail(folder / f"{name}.log") for name in _MANAGERS)
-                raise RuntimeError(f"YARN did not come up:\n{logs}")
-            time.sleep(0.2)
-        yield Yarn(folder)
+    commands = {name: [*command, main] for name, main in _MANAGERS.items()}
+    try:
+        with servers(commands, folder, lambda: _ready(ports[0]), START_S):
+            yield Yarn(folder)
+    finally:
+        _end_containers(folder)
 
 
 def _ready(pages: str) -> bool:
