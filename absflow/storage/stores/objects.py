@@ -178,8 +178,8 @@ def _client(store: ObjectStore) -> Any:
     """One for each process, for connections and threads are behind it."""
     options: Any = dict(store.options)
     plain = options.get("endpoint", "").startswith("http://")
-    # TLS sees to it that the bytes arrive as they were sent. Without it they are signed: a digest
-    # here and one there, half of what a PUT takes of this core.
+    # TLS sees to it that the bytes arrive as they were sent. Without it they are signed, or a bit
+    # that flips on the way would be found by who reads them; that is most of a PUT's time here.
     options["unsigned_payload"] = str(not plain).lower()
     name = store.bucket.partition("://")[2]
     return S3Store(name, config=options, client_options={"allow_http": plain})
