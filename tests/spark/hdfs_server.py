@@ -14,7 +14,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from kafka_broker import jars, java
-from processes import free_ports, servers, tail
+from processes import answers, free_ports, servers, tail
 
 HDFS = {
     f"org.apache.hadoop:{name}:3.5.0": True
@@ -83,19 +83,10 @@ def hdfs(folder: Path, *, short: bool = True) -> Iterator[Hdfs]:
         if subprocess.run(form, cwd=folder, stdout=out, stderr=out, check=False).returncode:
             raise RuntimeError(f"the name node could not format its storage:\n{tail(log)}")
     commands = {name: [*command, main] for name, main in nodes.items()}
-    with servers(commands, folder, lambda: _takes_files(rest), START_S) as running:
+    # It takes files: a data node is there, and the safe mode is over.
+    ready = f"http://{rest}/webhdfs/v1/ready?op=CREATE&noredirect=true&user.name=root"
+    with servers(commands, folder, lambda: answers(ready, "PUT"), START_S) as running:
         yield Hdfs(f"hdfs://{root}", rest, running["datanode"])
-
-
-def _takes_files(rest: str) -> bool:
-    """Whether a data node is there, and the safe mode is over."""
-    url = f"http://{rest}/webhdfs/v1/ready?op=CREATE&noredirect=true&user.name=root"
-    try:
-        request = urllib.request.Request(url, method="PUT")
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
 
 
 def _conf(folder: Path, rest: str, of_data: list[str]) -> dict[str, object]:

@@ -8,12 +8,11 @@ installs none; ``go install github.com/minio/minio@latest`` builds it.
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from processes import await_answer, bury, free_ports
+from processes import answers, free_ports, servers
 from pyarrow import fs
 from s3_server import KEY, SECRET, S3Server, s3_server
 
@@ -50,15 +49,9 @@ def minio(program: str, folder: Path) -> Iterator[Minio]:
         RuntimeError: it did not come up; with the end of its log.
     """
     (port,) = free_ports(1)
-    log, endpoint = folder / "minio.log", f"http://127.0.0.1:{port}"
+    endpoint = f"http://127.0.0.1:{port}"
     keys = {"MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET}
     command = [program, "server", "--quiet", "--address", f"127.0.0.1:{port}", str(folder / "data")]
-    with log.open("w") as out:
-        process = subprocess.Popen(
-            command, env={**os.environ, **keys}, stdout=out, stderr=out, start_new_session=True
-        )
-    try:
-        await_answer(process, f"{endpoint}/minio/health/ready", log, START_S)
+    ready = f"{endpoint}/minio/health/ready"
+    with servers({"minio": command}, folder, lambda: answers(ready), START_S, os.environ | keys):
         yield Minio(endpoint)
-    finally:
-        bury(process)

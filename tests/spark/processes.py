@@ -58,25 +58,13 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def await_answer(process: subprocess.Popen[bytes], url: str, log: Path, patience_s: float) -> None:
-    """Return once a server that was just started answers a GET of an address with 200.
-
-    Raises:
-        RuntimeError: it did not come up; with the end of its log.
-    """
-    deadline = time.monotonic() + patience_s
-    while not _answers(url):
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"nothing answers at {url}:\n{tail(log)}")
-        time.sleep(0.1)
-
-
 @contextmanager
 def servers(
     commands: Mapping[str, Sequence[str]],
     folder: Path,
     ready: Callable[[], bool],
     patience_s: float,
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     """Processes that are one service, once it is ready, for the time of a block.
 
@@ -85,6 +73,7 @@ def servers(
         folder: where they run, and their logs are.
         ready: whether the service is there.
         patience_s: for so long it may not be, seconds.
+        env: their variables; None for those of the tests.
 
     Raises:
         RuntimeError: it did not come up; with the ends of its logs.
@@ -94,7 +83,7 @@ def servers(
         for name, command in commands.items():
             with (folder / f"{name}.log").open("a") as out:
                 running[name] = subprocess.Popen(
-                    command, cwd=folder, stdout=out, stderr=out, start_new_session=True
+                    command, cwd=folder, env=env, stdout=out, stderr=out, start_new_session=True
                 )
             ends.callback(bury, running[name])
         deadline = time.monotonic() + patience_s
@@ -104,13 +93,15 @@ def servers(
             ):
                 logs = "\n".join(tail(folder / f"{name}.log") for name in commands)
                 raise RuntimeError(f"{', '.join(commands)} did not come up:\n{logs}")
-            time.sleep(0.2)
+            time.sleep(0.1)
         yield running
 
 
-def _answers(url: str) -> bool:
+def answers(url: str, method: str = "GET") -> bool:
+    """Whether a server answers a request for an address with 200."""
+    request = urllib.request.Request(url, method=method)
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=10) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import os
-import subprocess
 import tarfile
 import threading
 import urllib.error
@@ -19,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from kafka_broker import jars, java
-from processes import await_answer, bury, free_ports
+from processes import answers, free_ports, servers
 
 __all__ = ["registry", "with_password"]
 
@@ -37,21 +36,14 @@ def registry(folder: Path) -> Iterator[str]:
     (archive,) = jars({_APICURIO: False}, folder)
     with tarfile.open(archive) as packed:
         packed.extractall(folder, filter="data")
-    (port,), log = free_ports(1), folder / "registry.log"
+    (port,) = free_ports(1)
     command = [java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     command += ["-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={port}"]
     classes = os.pathsep.join(str(folder / each) for each in ("*", "lib/*"))
     command += ["-cp", classes, "io.quarkus.runner.GeneratedMain"]
-    with log.open("w") as out:
-        process = subprocess.Popen(
-            command, cwd=folder, stdout=out, stderr=out, start_new_session=True
-        )
     url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
-    try:
-        await_answer(process, f"{url}/subjects", log, _START_S)
+    with servers({"registry": command}, folder, lambda: answers(f"{url}/subjects"), _START_S):
         yield url
-    finally:
-        bury(process)
 
 
 @contextmanager

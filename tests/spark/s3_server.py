@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from processes import bury, free_ports, tail
+from processes import answers, free_ports, servers
 from s3_faults import Fault, answered
 
 KEY, SECRET = "tests", "nobody's secret"
@@ -99,25 +97,10 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
         RuntimeError: it did not come up; with the end of its log.
     """
     (port,) = free_ports(1)
-    log = folder / "s3.log"
-    with log.open("w") as out:
-        process = subprocess.Popen(
-            [sys.executable, __file__, str(port)], stdout=out, stderr=out, start_new_session=True
-        )
-    try:
-        server = S3Server(f"http://127.0.0.1:{port}")
-        deadline = time.monotonic() + START_S
-        while True:
-            try:
-                server.counts()
-                break
-            except OSError:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"no S3 server came up:\n{tail(log)}") from None
-                time.sleep(0.1)
+    server = S3Server(f"http://127.0.0.1:{port}")
+    command, ready = [sys.executable, __file__, str(port)], f"{server.endpoint}{_CONTROL}counts"
+    with servers({"s3": command}, folder, lambda: answers(ready), START_S):
         yield server
-    finally:
-        bury(process)
 
 
 class Watched:
